@@ -1,0 +1,1 @@
+"""Kubernetes side of kube-proxy-nft: objects in, service ports out. Calls `rules`, never the other way."""

@@ -1,0 +1,54 @@
+"""Errors that end a command: each names the object, the cause and what to do, and has an exit code.
+
+Exit codes are part of the command line's contract; README.md lists them from EXIT_CODES.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXIT_CODES: Final = {
+    0: "done",
+    1: "unexpected failure: a bug; the log has what is needed to report it",
+    2: "the command line is wrong",
+    3: "the configuration is wrong or cannot be read",
+    4: "the source of objects cannot be used (directory missing or unreadable, kubeconfig wrong)",
+    5: "no permission to program nftables (CAP_NET_ADMIN)",
+    6: "this kernel lacks something that is needed",
+    7: "the kernel refused the rules",
+    130: "interrupted",
+}
+
+
+class UserError(Exception):
+    """A failure that a user can mend. `str()` is the one line that is shown."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, cause: str, remedy: str = "") -> None:
+        self.what, self.cause, self.remedy = what, cause, remedy
+        super().__init__(f"{what}: {cause}" + (f" ({remedy})" if remedy else ""))
+
+
+class UsageError(UserError):
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    exit_code = 3
+
+
+class SourceError(UserError):
+    exit_code = 4
+
+
+class NoPermission(UserError):
+    exit_code = 5
+
+
+class KernelTooOld(UserError):
+    exit_code = 6
+
+
+class RulesRefused(UserError):
+    exit_code = 7
