@@ -1,0 +1,105 @@
+"""An EndpointSlice as the data plane sees it: addresses packed, conditions in a few bits. Pure."""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from sys import intern
+
+from msgspec import Struct
+
+from proxy.addresses import parse_service_address
+from proxy.model import LABEL_HEADLESS, LABEL_PROXY_NAME, LABEL_SERVICE_NAME, Endpoint, EndpointSlice
+from proxy.services import Name
+from rules.objects import PROTOCOLS
+
+_SIZE = {"IPv4": 4, "IPv6": 16}
+
+
+class Condition(IntFlag):
+    READY = 1
+    SERVING = 2
+    TERMINATING = 4
+
+
+class EndpointInfo(Struct, frozen=True, gc=False):
+    """node: nodeName, '' if not given. hints: (zones, nodes) or None. Only the first of the addresses counts."""
+
+    address: bytes
+    conditions: int
+    node: str
+    hints: Hints | None = None
+
+
+class Hints(Struct, frozen=True, gc=False):
+    zones: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+class SliceInfo(Struct, frozen=True):
+    """ports: (name, protocol, number) of those that have a number. address_size: 4 or 16, the family."""
+
+    service: Name
+    address_size: int
+    ports: tuple[tuple[str, str, int], ...]
+    endpoints: tuple[EndpointInfo, ...]
+
+    @property
+    def has_hints(self) -> bool:
+        return any(endpoint.hints for endpoint in self.endpoints)
+
+
+def read_slice(slice_: EndpointSlice) -> tuple[SliceInfo | None, list[str]]:
+    """The slice, None if it is not for us; and what of it had to be left out, and why."""
+    labels = slice_.metadata.labels or {}
+    service = labels.get(LABEL_SERVICE_NAME)
+    if not service or LABEL_HEADLESS in labels or LABEL_PROXY_NAME in labels or slice_.address_type == "FQDN":
+        return None, []
+    size = _SIZE.get(slice_.address_type)
+    if size is None:
+        return None, [f"addressType: {slice_.address_type!r} is none of IPv4, IPv6, FQDN"]
+    faults: list[str] = []
+    ports = []
+    for i, port in enumerate(slice_.ports or ()):
+        protocol = port.protocol or "TCP"
+        if port.port is None:
+            continue
+        if not 1 <= port.port <= 65535:
+            faults.append(f"ports[{i}].port: {port.port} is not in 1..65535")
+        elif protocol not in PROTOCOLS:
+            faults.append(f"ports[{i}].protocol: {protocol!r} is none of {', '.join(PROTOCOLS)}")
+        else:
+            ports.append((intern(port.name or ""), intern(protocol), port.port))
+    endpoints = []
+    for i, endpoint in enumerate(slice_.endpoints or ()):
+        try:
+            endpoints.append(_read_endpoint(endpoint, size))
+        except ValueError as error:
+            faults.append(f"endpoints[{i}].addresses[0]: {error}")
+    name = (slice_.metadata.namespace, service)
+    return SliceInfo(name, size, tuple(ports), tuple(endpoints)), faults
+
+
+def _read_endpoint(endpoint: Endpoint, size: int) -> EndpointInfo:
+    if not endpoint.addresses:
+        raise ValueError("there is none")
+    packed = parse_service_address(endpoint.addresses[0])
+    if len(packed) != size:
+        raise ValueError(f"{endpoint.addresses[0]!r} is not of the slice's addressType")
+    hints = None
+    if endpoint.hints:
+        zones = tuple(intern(hint.name) for hint in endpoint.hints.for_zones or ())
+        nodes = tuple(intern(hint.name) for hint in endpoint.hints.for_nodes or ())
+        hints = Hints(zones, nodes) if zones or nodes else None
+    return EndpointInfo(packed, _conditions(endpoint), intern(endpoint.node_name or ""), hints)
+
+
+def _conditions(endpoint: Endpoint) -> int:
+    """null and missing mean ready, serving, not terminating."""
+    found = endpoint.conditions
+    if found is None:
+        return Condition.READY | Condition.SERVING
+    return (
+        (found.ready is not False) * Condition.READY
+        | (found.serving is not False) * Condition.SERVING
+        | (found.terminating is True) * Condition.TERMINATING
+    )

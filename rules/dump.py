@@ -1,0 +1,109 @@
+"""What a table holds, as values that compare: read from the kernel, or kept by the fake.
+
+`TableState` has no handles, no comments on chains and no order where the kernel promises none, so that two tables that
+do the same are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from rules import expressions as e
+from rules import userdata
+from rules.netlink import (
+    GETTABLE,
+    NLM_F_ACK,
+    NLM_F_DUMP,
+    Message,
+    attributes,
+    message,
+    text,
+)
+from rules.objects import Family, Set, Table
+from rules.wire import concatenated_type
+
+
+@dataclass(slots=True)
+class SetState:
+    """type and data_type: nft's numbers (data_type 0: no map). elements: key -> (data, comment)."""
+
+    type: int
+    data_type: int
+    elements: dict[bytes, tuple[bytes, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, set_: Set) -> SetState:
+        """The empty set."""
+        return cls(concatenated_type(set_.key), concatenated_type(set_.data))
+
+
+@dataclass(slots=True)
+class ChainState:
+    """hook: (number, priority) of a base chain. rules: the expressions of each, in order."""
+
+    hook: tuple[int, int] | None = None
+    rules: list[tuple[e.Expression, ...]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TableState:
+    sets: dict[str, SetState] = field(default_factory=dict)
+    chains: dict[str, ChainState] = field(default_factory=dict)
+
+
+def dump_request(kind: int, family: Family, sequence: int, table: str, set_name: str = "") -> bytes:
+    """Ask for all objects of a kind (GETCHAIN, GETRULE, GETSET, GETSETELEM) of one table."""
+    body = text(1, table) + (text(2, set_name) if set_name else b"")
+    return message(kind, NLM_F_DUMP, sequence, family, body)
+
+
+def table_request(table: Table, sequence: int) -> bytes:
+    """Ask for one table; ENOENT if it is not there."""
+    return message(GETTABLE, NLM_F_ACK, sequence, table.family, text(1, table.name))
+
+
+def read_chains(replies: Iterable[Message], table: str) -> Iterator[tuple[str, ChainState]]:
+    """From the replies to GETCHAIN. (Old kernels send the chains of all tables.)"""
+    for found in _of_table(replies, table):
+        hook = None
+        if 4 in found:
+            parts = dict(attributes(found[4]))
+            hook = (int.from_bytes(parts[1]), int.from_bytes(parts[2], signed=True))
+        yield _name(found[3]), ChainState(hook)
+
+
+def read_rules(replies: Iterable[Message], table: str) -> Iterator[tuple[str, tuple[e.Expression, ...]]]:
+    """(chain, expressions) from the replies to GETRULE, in their chains' order."""
+    for found in _of_table(replies, table):
+        listed = attributes(found.get(4, b""))
+        yield _name(found[2]), tuple(e.decode(expression) for _, expression in listed)
+
+
+def read_sets(replies: Iterable[Message], table: str) -> Iterator[tuple[str, SetState]]:
+    """From the replies to GETSET, without elements."""
+    for found in _of_table(replies, table):
+        yield _name(found[2]), SetState(int.from_bytes(found.get(4, b"")), int.from_bytes(found.get(6, b"")))
+
+
+def read_elements(replies: Iterable[Message], table: str) -> Iterator[tuple[bytes, tuple[bytes, str]]]:
+    """(key, (data, comment)) from the replies to GETSETELEM."""
+    for found in _of_table(replies, table):
+        for _, element in attributes(found.get(3, b"")):
+            parts = dict(attributes(element))
+            key = bytes(dict(attributes(parts[1]))[1])
+            data = bytes(dict(attributes(parts[2])).get(1, b"")) if 2 in parts else b""
+            comment = userdata.text_of(bytes(parts[6]), userdata.COMMENT) if 6 in parts else ""
+            yield key, (data, comment)
+
+
+def _of_table(replies: Iterable[Message], table: str) -> Iterator[dict[int, bytes]]:
+    """The attributes behind nfgenmsg of each message that is about the table (attribute 1 names it)."""
+    for reply in replies:
+        found = {number: bytes(value) for number, value in attributes(reply.body[4:])}
+        if _name(found.get(1, b"")) == table:
+            yield found
+
+
+def _name(value: bytes) -> str:
+    return value.rstrip(b"\0").decode(errors="replace")

@@ -1,0 +1,291 @@
+"""Kernel expressions: what an nftables rule is made of, with the numbers that netlink gives them.
+
+One frozen class an expression; its ATTRIBUTES table says how each field travels (linux/netfilter/nf_tables.h). Reading
+back ignores attributes that are not in the table, so an expression read from the kernel equals the one that was sent.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar, Final
+
+from rules.netlink import attribute, attributes, nested, text, u32
+
+# Registers (enum nft_registers): 0 is the verdict; 1..4 are 16 bytes each; 8.. are the same memory in 4-byte words.
+VERDICT: Final = 0
+REGISTER: Final = 1
+WORD: Final = 8
+
+
+class Verdict(IntEnum):
+    """Verdict codes (enum nf_verdict and nft_verdicts)."""
+
+    DROP = 0
+    ACCEPT = 1
+    JUMP = -3
+    GOTO = -4
+
+
+class Wire(IntEnum):
+    """How an attribute's value travels."""
+
+    U32 = 1  # big endian
+    U8 = 2
+    TEXT = 3  # NUL-terminated
+    VALUE = 4  # nested NFTA_DATA_VALUE
+    VERDICT = 5  # nested NFTA_DATA_VERDICT
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Base. NAME is the kernel's name, ATTRIBUTES maps field -> (attribute number, how it travels)."""
+
+    NAME: ClassVar[str] = ""
+    ATTRIBUTES: ClassVar[dict[str, tuple[int, Wire]]] = {}
+    KERNEL_OPTION: ClassVar[str] = "CONFIG_NF_TABLES"
+
+
+@dataclass(frozen=True, slots=True)
+class Payload(Expression):
+    """Load packet bytes. `base` 1: network header, 2: transport header."""
+
+    base: int
+    offset: int
+    length: int
+    register: int = REGISTER
+    NAME: ClassVar = "payload"
+    ATTRIBUTES: ClassVar = {
+        "register": (1, Wire.U32),
+        "base": (2, Wire.U32),
+        "offset": (3, Wire.U32),
+        "length": (4, Wire.U32),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Meta(Expression):
+    """Load (`register`) or set (`source`) metadata: key 16 l4proto, 3 mark."""
+
+    L4PROTO: ClassVar = 16
+    MARK: ClassVar = 3
+    key: int
+    register: int | None = None
+    source: int | None = None
+    NAME: ClassVar = "meta"
+    ATTRIBUTES: ClassVar = {"register": (1, Wire.U32), "key": (2, Wire.U32), "source": (3, Wire.U32)}
+
+
+@dataclass(frozen=True, slots=True)
+class Conntrack(Expression):
+    """Load conntrack data: key 2 status."""
+
+    STATUS: ClassVar = 2
+    key: int
+    register: int = REGISTER
+    NAME: ClassVar = "ct"
+    ATTRIBUTES: ClassVar = {"register": (1, Wire.U32), "key": (2, Wire.U32)}
+    KERNEL_OPTION: ClassVar = "CONFIG_NFT_CT"
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Expression):
+    """Go on if the register equals (`op` 0) or differs from (`op` 1) `value`."""
+
+    EQUAL: ClassVar = 0
+    UNEQUAL: ClassVar = 1
+    op: int
+    value: bytes
+    register: int = REGISTER
+    NAME: ClassVar = "cmp"
+    ATTRIBUTES: ClassVar = {"register": (1, Wire.U32), "op": (2, Wire.U32), "value": (3, Wire.VALUE)}
+
+
+@dataclass(frozen=True, slots=True)
+class Bitwise(Expression):
+    """register = (register & mask) ^ xor. The operation's number (0, mask and xor) is left to the kernel's default."""
+
+    mask: bytes
+    xor: bytes
+    length: int
+    source: int = REGISTER
+    register: int = REGISTER
+    NAME: ClassVar = "bitwise"
+    ATTRIBUTES: ClassVar = {
+        "source": (1, Wire.U32),
+        "register": (2, Wire.U32),
+        "length": (3, Wire.U32),
+        "mask": (4, Wire.VALUE),
+        "xor": (5, Wire.VALUE),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup(Expression):
+    """Go on if the key at `source` is in the set; a map's data goes to `register` (VERDICT: it is the verdict)."""
+
+    set: str
+    source: int = REGISTER
+    register: int | None = None
+    NAME: ClassVar = "lookup"
+    ATTRIBUTES: ClassVar = {"set": (1, Wire.TEXT), "source": (2, Wire.U32), "register": (3, Wire.U32)}
+
+
+@dataclass(frozen=True, slots=True)
+class NumberGenerator(Expression):
+    """register = a number below `modulus`: `type` 0 counting up, 1 random."""
+
+    INCREMENTAL: ClassVar = 0
+    RANDOM: ClassVar = 1
+    modulus: int
+    type: int
+    register: int
+    offset: int = 0
+    NAME: ClassVar = "numgen"
+    ATTRIBUTES: ClassVar = {
+        "register": (1, Wire.U32),
+        "modulus": (2, Wire.U32),
+        "type": (3, Wire.U32),
+        "offset": (4, Wire.U32),
+    }
+    KERNEL_OPTION: ClassVar = "CONFIG_NFT_NUMGEN"
+
+
+@dataclass(frozen=True, slots=True)
+class Nat(Expression):
+    """Destination NAT (`type` 1) to the address and port in registers; what ends the rule."""
+
+    DESTINATION: ClassVar = 1
+    family: int
+    address: int
+    port: int
+    type: int = DESTINATION
+    NAME: ClassVar = "nat"
+    ATTRIBUTES: ClassVar = {
+        "type": (1, Wire.U32),
+        "family": (2, Wire.U32),
+        "address": (3, Wire.U32),
+        "port": (5, Wire.U32),
+    }
+    KERNEL_OPTION: ClassVar = "CONFIG_NFT_NAT"
+
+
+@dataclass(frozen=True, slots=True)
+class Masquerade(Expression):
+    """Source NAT to the outgoing interface's address. Flag 0x10: source ports fully random."""
+
+    FULLY_RANDOM: ClassVar = 0x10
+    flags: int = FULLY_RANDOM
+    NAME: ClassVar = "masq"
+    ATTRIBUTES: ClassVar = {"flags": (1, Wire.U32)}
+    KERNEL_OPTION: ClassVar = "CONFIG_NFT_MASQ"
+
+
+@dataclass(frozen=True, slots=True)
+class Reject(Expression):
+    """Refuse the packet: `type` 0 ICMP unreachable with `code`, 1 TCP reset."""
+
+    ICMP: ClassVar = 0
+    TCP_RESET: ClassVar = 1
+    type: int
+    code: int = 0
+    NAME: ClassVar = "reject"
+    ATTRIBUTES: ClassVar = {"type": (1, Wire.U32), "code": (2, Wire.U8)}
+    KERNEL_OPTION: ClassVar = "CONFIG_NFT_REJECT_IPV4 and CONFIG_NFT_REJECT_IPV6"
+
+
+@dataclass(frozen=True, slots=True)
+class Immediate(Expression):
+    """A verdict: (Verdict, chain or '')."""
+
+    verdict: tuple[Verdict, str]
+    register: int = VERDICT
+    NAME: ClassVar = "immediate"
+    ATTRIBUTES: ClassVar = {"register": (1, Wire.U32), "verdict": (2, Wire.VERDICT)}
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown(Expression):
+    """An expression that this program never writes; met in a table that somebody else changed."""
+
+    name: str
+    data: bytes
+
+
+KNOWN: Final[dict[str, type[Expression]]] = {
+    cls.NAME: cls
+    for cls in (
+        Payload,
+        Meta,
+        Conntrack,
+        Compare,
+        Bitwise,
+        Lookup,
+        NumberGenerator,
+        Nat,
+        Masquerade,
+        Reject,
+        Immediate,
+    )
+}
+
+
+def encode(expression: Expression) -> bytes:
+    """NFTA_LIST_ELEM { NFTA_EXPR_NAME, NFTA_EXPR_DATA { ... } }."""
+    parts = []
+    for field, (number, wire) in expression.ATTRIBUTES.items():
+        value: Any = getattr(expression, field)
+        if value is None:
+            continue
+        match wire:
+            case Wire.U32:
+                parts.append(u32(number, value))
+            case Wire.U8:
+                parts.append(attribute(number, bytes([value])))
+            case Wire.TEXT:
+                parts.append(text(number, value))
+            case Wire.VALUE:
+                parts.append(nested(number, attribute(1, value)))
+            case Wire.VERDICT:
+                code, chain = value
+                target = [text(2, chain)] if chain else []
+                parts.append(nested(number, nested(2, u32(1, code), *target)))
+    return nested(1, text(1, expression.NAME), nested(2, *parts))
+
+
+def decode(data: bytes | memoryview) -> Expression:
+    """The inverse, from the content of one NFTA_LIST_ELEM. Unknown for expressions or shapes that are not ours."""
+    found = {number: bytes(value) for number, value in attributes(data)}
+    name = found.get(1, b"").rstrip(b"\0").decode(errors="replace")
+    body = found.get(2, b"")
+    cls = KNOWN.get(name)
+    if cls is None:
+        return Unknown(name, body)
+    values = {number: bytes(value) for number, value in attributes(body)}
+    try:
+        return cls(
+            **{
+                field: _decode_value(values[number], wire)
+                for field, (number, wire) in cls.ATTRIBUTES.items()
+                if number in values
+            }
+        )
+    except (TypeError, ValueError, KeyError, struct.error):
+        return Unknown(name, body)
+
+
+def _decode_value(data: bytes, wire: Wire) -> Any:
+    match wire:
+        case Wire.U32:
+            return struct.unpack(">I", data)[0]
+        case Wire.U8:
+            return data[0]
+        case Wire.TEXT:
+            return data.rstrip(b"\0").decode()
+        case Wire.VALUE:
+            return bytes(dict(attributes(data))[1])
+        case Wire.VERDICT:
+            verdict = dict(attributes(dict(attributes(data))[2]))
+            code = Verdict(struct.unpack(">i", verdict[1])[0])
+            return code, bytes(verdict.get(2, b"")).rstrip(b"\0").decode()

@@ -1,0 +1,184 @@
+"""The kernel's nftables over one NETLINK_NETFILTER socket, in the network namespace of the thread that opens it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rules import wire
+from rules.dump import (
+    TableState,
+    dump_request,
+    read_chains,
+    read_elements,
+    read_rules,
+    read_sets,
+    table_request,
+)
+from rules.errors import Failure, KernelUnreachable, TransactionError
+from rules.netlink import (
+    GETCHAIN,
+    GETRULE,
+    GETSET,
+    GETSETELEM,
+    NLM_F_DUMP_INTR,
+    NLMSG_DONE,
+    NLMSG_ERROR,
+    Message,
+    error_of,
+    messages,
+)
+from rules.objects import Family, Table
+from rules.transaction import Operation
+
+NETLINK_NETFILTER: Final = 12
+SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
+SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
+RECEIVE_BUFFER: Final = 4 << 20  # a refused transaction may bring an error for each of its messages
+RECEIVE_SIZE: Final = 1 << 18
+DUMP_TRIES: Final = 10
+
+
+class Kernel:
+    """Raises KernelUnreachable if there is no socket to be had. Not for use by several threads at once."""
+
+    def __init__(self) -> None:
+        try:
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
+            self._socket.bind((0, 0))
+        except OSError as error:
+            raise KernelUnreachable(error.errno or errno.EIO, "cannot open a netlink socket to netfilter") from error
+        self._socket.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
+        self._socket.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
+        self._sequence = 0
+        self._send_buffer = 0
+        self._force(SO_RCVBUFFORCE, socket.SO_RCVBUF, RECEIVE_BUFFER)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def commit(self, operations: Sequence[Operation]) -> int:
+        """Apply all operations in one transaction, or raise TransactionError and apply none. Returns the bytes sent."""
+        if not operations:
+            return 0
+        batch = wire.encode(operations, self._next_sequence())
+        self._sequence = batch.last + 1
+        if len(batch.data) + 4096 > self._send_buffer:
+            # The kernel counts its own overhead; twice the size is more than it ever needs.
+            self._send_buffer = self._force(SO_SNDBUFFORCE, socket.SO_SNDBUF, max(1 << 20, 2 * len(batch.data)))
+        try:
+            self._socket.send(batch.data)
+        except OSError as error:
+            raise TransactionError((self._send_failure(error, len(batch.data)),)) from error
+        # The kernel has done the whole batch when send returns: what it has to say is waiting.
+        failures = self._failures(batch)
+        if failures:
+            raise TransactionError(tuple(failures))
+        return len(batch.data)
+
+    def dump(self, table: Table) -> TableState | None:
+        """All of one table, or None if it is not there. Slow at size: for tests and audits, never the steady state."""
+        for _ in range(DUMP_TRIES):
+            with contextlib.suppress(_Changed):
+                return self._dump(table)
+        raise KernelUnreachable(errno.EBUSY, f"table {table.family.nft} {table.name} changed during each of 10 reads")
+
+    def _dump(self, table: Table) -> TableState | None:
+        try:
+            list(self._ask(table_request(table, self._next_sequence())))
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise KernelUnreachable(error.errno or errno.EIO, "cannot read nftables") from error
+        state = TableState()
+        state.chains.update(read_chains(self._list(GETCHAIN, table.family, table.name), table.name))
+        for chain, rule in read_rules(self._list(GETRULE, table.family, table.name), table.name):
+            state.chains[chain].rules.append(rule)
+        state.sets.update(read_sets(self._list(GETSET, table.family, table.name), table.name))
+        for name, found in state.sets.items():
+            found.elements.update(read_elements(self._list(GETSETELEM, table.family, table.name, name), table.name))
+        return state
+
+    def _list(self, kind: int, family: Family, table: str, set_name: str = "") -> Iterator[Message]:
+        return self._ask(dump_request(kind, family, self._next_sequence(), table, set_name))
+
+    def _ask(self, request: bytes) -> Iterator[Message]:
+        """Send a request and give its replies up to the one that ends them. Raises OSError, _Changed."""
+        self._socket.send(request)
+        changed = False
+        while True:
+            for reply in messages(self._socket.recv(RECEIVE_SIZE)):
+                if reply.sequence != self._sequence:
+                    continue  # left over from a dump that was given up
+                changed |= bool(reply.flags & NLM_F_DUMP_INTR)
+                if reply.kind == NLMSG_DONE:
+                    if changed:
+                        raise _Changed
+                    return
+                if reply.kind == NLMSG_ERROR:
+                    code, _ = error_of(reply)
+                    if code:
+                        raise OSError(code, os.strerror(code))
+                    return
+                yield reply
+
+    def _failures(self, batch: wire.Batch) -> list[Failure]:
+        """Read everything that the kernel says of the batch."""
+        failures: list[Failure] = []
+        acknowledged = False
+        flags = 0
+        while True:
+            try:
+                data = self._socket.recv(RECEIVE_SIZE, flags)
+            except BlockingIOError:
+                return failures
+            except OSError as error:
+                if error.errno != errno.ENOBUFS or failures:
+                    raise
+                failures.append(Failure(None, errno.ENOBUFS, "more errors than the receive buffer holds"))
+                flags = socket.MSG_DONTWAIT
+                continue
+            for reply in messages(data):
+                if reply.kind != NLMSG_ERROR or not batch.first <= reply.sequence <= batch.last + 1:
+                    continue
+                code, offset = error_of(reply)
+                if code:
+                    failures.append(Failure(*self._blame(batch, reply.sequence, code, offset)))
+                acknowledged |= reply.sequence == batch.last
+            if acknowledged or failures:
+                flags = socket.MSG_DONTWAIT
+
+    @staticmethod
+    def _blame(batch: wire.Batch, sequence: int, code: int, offset: int) -> tuple[Operation | None, int, str]:
+        operation, detail = batch.at(sequence, offset)
+        return operation, code, detail
+
+    def _send_failure(self, error: OSError, size: int) -> Failure:
+        if error.errno in (errno.EMSGSIZE, errno.ENOBUFS):
+            return Failure(
+                None,
+                error.errno,
+                f"{size} bytes do not fit the socket's send buffer of {self._send_buffer}: "
+                "raise net.core.wmem_max or give CAP_NET_ADMIN",
+            )
+        return Failure(None, error.errno or errno.EIO)
+
+    def _force(self, forced: int, plain: int, size: int) -> int:
+        """Make a buffer this big; beyond the sysctl's limit if permitted. Returns the size it has."""
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, forced, size)
+        except PermissionError:
+            self._socket.setsockopt(socket.SOL_SOCKET, plain, size)
+        return self._socket.getsockopt(socket.SOL_SOCKET, plain)
+
+    def _next_sequence(self) -> int:
+        self._sequence = (self._sequence + 1) & 0x3FFFFFFF
+        return self._sequence
+
+
+class _Changed(Exception):
+    """The table changed while it was read."""

@@ -1,0 +1,150 @@
+"""The nftables vocabulary: families, tables, chains, sets, maps, rules.
+
+Small frozen values; making one does nothing. Kernel >= 5.13 and nft >= 1.0.6 understand all of it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Final
+
+from rules import expressions as e
+
+if TYPE_CHECKING:
+    from rules.statements import Statement
+
+PROTOCOLS: Final = {"TCP": 6, "UDP": 17, "SCTP": 132}
+_PROTOCOL_TEXT = {6: "tcp", 17: "udp", 132: "sctp"}
+
+
+class Family(IntEnum):
+    """NFPROTO_IPV4 and NFPROTO_IPV6: a table of each."""
+
+    IPV4 = 2
+    IPV6 = 10
+
+    @property
+    def nft(self) -> str:
+        """The family's name in nft: 'ip' or 'ip6'."""
+        return "ip" if self is Family.IPV4 else "ip6"
+
+    @property
+    def address_size(self) -> int:
+        """Bytes of an address."""
+        return 4 if self is Family.IPV4 else 16
+
+
+class Field(Enum):
+    """One part of a key: what nft calls it, its nft data type with number, its size in the key (padded to 4 bytes).
+
+    The last value is how `typeof` declares it in the set's user data, which only nft reads (libnftnl's udata TLVs).
+    """
+
+    IP_SADDR = ("ip saddr", "ipv4_addr", 7, 4, (7, 12, 11))
+    IP_DADDR = ("ip daddr", "ipv4_addr", 7, 4, (7, 12, 12))
+    IP6_SADDR = ("ip6 saddr", "ipv6_addr", 8, 16, (7, 13, 8))
+    IP6_DADDR = ("ip6 daddr", "ipv6_addr", 8, 16, (7, 13, 9))
+    L4PROTO = ("meta l4proto", "inet_proto", 12, 4, (9, 16))
+    DPORT = ("th dport", "inet_service", 13, 4, (7, 11, 2))
+    INDEX = ("numgen random mod 65536", "integer", 4, 4, (23, 1, 65536, 0))
+
+    def __init__(self, text: str, datatype: str, number: int, size: int, declaration: tuple[int, ...]) -> None:
+        self.text, self.datatype, self.type_number, self.size = text, datatype, number, size
+        self.declaration = declaration
+
+    def value_text(self, data: bytes) -> str:
+        """This part of an element as nft writes it."""
+        match self:
+            case Field.L4PROTO:
+                return _PROTOCOL_TEXT.get(data[0], str(data[0]))
+            case Field.DPORT:
+                return str(struct.unpack_from(">H", data)[0])
+            case Field.INDEX:
+                return str(struct.unpack("=I", data)[0])
+            case _:
+                return str(ipaddress.ip_address(data))
+
+
+def source_address(family: Family) -> Field:
+    return Field.IP_SADDR if family is Family.IPV4 else Field.IP6_SADDR
+
+
+def destination_address(family: Family) -> Field:
+    return Field.IP_DADDR if family is Family.IPV4 else Field.IP6_DADDR
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    family: Family
+    name: str
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """Where a base chain stands: `number` as in enum nf_inet_hooks, its priority. Always type nat, policy accept."""
+
+    name: str
+    number: int
+    priority: int
+
+    @property
+    def priority_text(self) -> str:
+        """nft knows 'dstnat' in prerouting only, 'srcnat' in postrouting only."""
+        return {("prerouting", -100): "dstnat", ("postrouting", 100): "srcnat"}.get(
+            (self.name, self.priority), str(self.priority)
+        )
+
+
+PREROUTING: Final = Hook("prerouting", 0, -100)
+OUTPUT: Final = Hook("output", 3, -100)
+POSTROUTING: Final = Hook("postrouting", 4, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    table: Table
+    name: str
+    hook: Hook | None = None
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """A named set, or a map if `data` is given. Compared and hashed by table and name.
+
+    `typeof` declares the parts by expression, not by data type: needed where a part is a plain integer.
+    """
+
+    table: Table
+    name: str
+    key: tuple[Field, ...] = field(compare=False)
+    data: tuple[Field, ...] = field(default=(), compare=False)
+    comment: str = field(default="", compare=False)
+    typeof: bool = field(default=False, compare=False)
+
+    @property
+    def key_size(self) -> int:
+        return sum(part.size for part in self.key)
+
+    @property
+    def data_size(self) -> int:
+        return sum(part.size for part in self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Statements, left to right, at the end of a chain."""
+
+    chain: Chain
+    statements: tuple[Statement, ...]
+    comment: str = ""
+
+    @property
+    def expressions(self) -> tuple[e.Expression, ...]:
+        """What the kernel runs."""
+        family = self.chain.table.family
+        return tuple(x for statement in self.statements for x in statement.expressions(family))

@@ -1,0 +1,32 @@
+"""Operations about a whole table: build it, put it in the place of another, take it away. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rules.layout import Layout, Network, Options
+from rules.transaction import AddChain, AddRule, AddSet, AddTable, DeleteTable, FlushChain, Operation
+
+
+def remove(layout: Layout) -> list[Operation]:
+    """Make the family's table go, whether it is there or not."""
+    return [AddTable(layout.table), DeleteTable(layout.table)]
+
+
+def replace(layout: Layout, options: Options, service_cidrs: Iterable[Network]) -> list[Operation]:
+    """Put the family's table in the place of whatever is there under its name: all chains and rules, no elements."""
+    return [*remove(layout), *create(layout, options, service_cidrs)]
+
+
+def create(layout: Layout, options: Options, service_cidrs: Iterable[Network]) -> list[Operation]:
+    """The family's table with all its chains and rules, no elements."""
+    operations: list[Operation] = [AddTable(layout.table), *map(AddSet, layout.sets)]
+    chains = list(layout.rules(options, service_cidrs))
+    operations += [AddChain(chain) for chain, _ in chains]
+    operations += [AddRule(rule) for _, rules in chains for rule in rules]
+    return operations
+
+
+def change_service_cidrs(layout: Layout, service_cidrs: Iterable[Network]) -> list[Operation]:
+    """Let the drops of unallocated addresses be these, and no others."""
+    return [FlushChain(layout.unallocated), *map(AddRule, layout.unallocated_rules(service_cidrs))]

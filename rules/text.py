@@ -1,0 +1,113 @@
+"""Operations to nft text: what `nft -f` takes and a person reads. Pure.
+
+Written as `nft list` writes: one block a table, its sets with their elements, then its chains. For transactions that
+build a table; those that change one have no text of their own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from rules.objects import Chain, Field, Rule, Set, Table
+from rules.transaction import AddChain, AddElement, AddRule, AddSet, AddTable, Operation
+
+INDENT = "\t"
+
+
+def render(operations: Iterable[Operation]) -> str:
+    """The tables that the operations build, as one text that ends in a newline. DeleteTable and AddTable before the
+    objects (a replacement) are left out: load the text with `nft delete table` before it, or into an empty namespace.
+    """
+    tables: dict[Table, None] = {}
+    sets: dict[Set, list[AddElement]] = {}
+    chains: dict[Chain, list[Rule]] = {}
+    for operation in operations:
+        match operation:
+            case AddTable(table):
+                tables[table] = None
+            case AddSet(set_):
+                sets[set_] = []
+            case AddChain(chain):
+                chains[chain] = []
+            case AddRule(rule):
+                chains[rule.chain].append(rule)
+            case AddElement():
+                sets[operation.set].append(operation)
+            case _:
+                pass
+    lines: list[str] = []
+    for table in tables:
+        lines.append(f"table {table.family.nft} {table.name} {{")
+        lines += _comment(table.comment, INDENT)
+        for set_, elements in sets.items():
+            if set_.table == table:
+                lines += _set(set_, elements)
+        for chain, rules in chains.items():
+            if chain.table == table:
+                lines += _chain(chain, rules)
+        lines[-1] = "}"  # in place of the empty line behind the last block
+    return "\n".join(lines) + "\n"
+
+
+def _comment(comment: str, indent: str) -> Iterator[str]:
+    if comment:
+        yield f'{indent}comment "{quotable(comment)}"'
+
+
+def quotable(comment: str) -> str:
+    """nft has no escapes in quoted strings."""
+    return comment.replace('"', "'").replace("\n", " ")
+
+
+def _set(set_: Set, elements: list[AddElement]) -> Iterator[str]:
+    yield f"{INDENT}{'map' if set_.data else 'set'} {set_.name} {{"
+    yield f"{INDENT * 2}{'typeof' if set_.typeof else 'type'} {_type(set_)}"
+    yield from _comment(set_.comment, INDENT * 2)
+    if elements:
+        yield f"{INDENT * 2}elements = {{"
+        yield ",\n".join(f"{INDENT * 3}{_element(set_, element)}" for element in sorted(elements, key=_order))
+        yield f"{INDENT * 2}}}"
+    yield f"{INDENT}}}"
+    yield ""
+
+
+def _order(element: AddElement) -> tuple[bytes, int]:
+    """By address, protocol and port; then by number, which is in host order."""
+    if element.set.key[-1] is Field.INDEX:
+        return element.key[:-4], struct.unpack("=I", element.key[-4:])[0]
+    return element.key, 0
+
+
+def _type(set_: Set) -> str:
+    def declared(parts: tuple[Field, ...]) -> str:
+        return " . ".join(part.text if set_.typeof else part.datatype for part in parts)
+
+    return declared(set_.key) + (f" : {declared(set_.data)}" if set_.data else "")
+
+
+def _element(set_: Set, element: AddElement) -> str:
+    comment = f' comment "{quotable(element.comment)}"' if element.comment else ""
+    data = f" : {concatenation(set_.data, element.data)}" if set_.data else ""
+    return f"{concatenation(set_.key, element.key)}{comment}{data}"
+
+
+def concatenation(parts: tuple[Field, ...], value: bytes) -> str:
+    """Packed fields as nft writes them: "10.96.0.10 . tcp . 80"."""
+    words, at = [], 0
+    for part in parts:
+        words.append(part.value_text(value[at : at + part.size]))
+        at += part.size
+    return " . ".join(words)
+
+
+def _chain(chain: Chain, rules: list[Rule]) -> Iterator[str]:
+    yield f"{INDENT}chain {chain.name} {{"
+    yield from _comment(chain.comment, INDENT * 2)
+    if hook := chain.hook:
+        yield f"{INDENT * 2}type nat hook {hook.name} priority {hook.priority_text}; policy accept;"
+    for rule in rules:
+        statements = " ".join(statement.text(chain.table.family) for statement in rule.statements)
+        yield f"{INDENT * 2}{statements}" + (f' comment "{quotable(rule.comment)}"' if rule.comment else "")
+    yield f"{INDENT}}}"
+    yield ""
