@@ -38,7 +38,7 @@ def parse_service_address(text: str) -> bytes:
 
 
 def unusable(packed: bytes) -> str:
-    """Why neither a Service nor an endpoint may have this address, '' if it may (core validation, ValidateEndpointIP)."""
+    """Why no Service and no endpoint may have this address, '' if it may (core validation, ValidateEndpointIP)."""
     first = packed[0]
     if not any(packed):
         return "the unspecified"

@@ -67,6 +67,10 @@ class Inbox:
             self._closed = True
             self._ready.notify_all()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def take(self, timeout: float | None = None) -> list[Event]:
         """Wait until there is something, then take everything that is there. [] when closed or after `timeout` seconds."""
         with self._ready:

@@ -61,28 +61,29 @@ def _better(one: EndpointInfo, other: EndpointInfo) -> bool:
 def choose(candidates: Sequence[Candidate], place: Place, local_only: bool) -> Choice:
     """By internalTrafficPolicy: Cluster, or with `local_only` Local."""
     if not local_only:
-        return Choice(_narrow(_usable(candidates), place))
-    here = _usable([c for c in candidates if c[0].node == place.node])
-    return Choice(here, drop=not here and bool(_usable(candidates)))
+        return Choice(_narrow(_ready(candidates), place) or _last_resort(candidates))
+    local = [c for c in candidates if c[0].node == place.node]
+    here = _ready(local) or _last_resort(local)
+    return Choice(here, drop=not here and bool(_ready(candidates) or _last_resort(candidates)))
 
 
-def _usable(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """The ready ones; if there is none, those that still serve while they terminate (KEP-1669)."""
-    return [c for c in candidates if c[0].conditions & READY] or [
-        c for c in candidates if c[0].conditions & LAST_RESORT == LAST_RESORT
-    ]
+def _ready(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    return [c for c in candidates if c[0].conditions & READY]
+
+
+def _last_resort(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Where none is ready: those that still serve while they terminate (KEP-1669)."""
+    return [c for c in candidates if c[0].conditions & LAST_RESORT == LAST_RESORT]
 
 
 def _narrow(candidates: Sequence[Candidate], place: Place) -> Sequence[Candidate]:
     """By hints, if every endpoint has some and one is for us: by node, else by zone (KEP-2433, KEP-3015)."""
-    if not all(c[0].hints for c in candidates):
-        return candidates
-    if all(c[0].hints.nodes for c in candidates if c[0].hints):
-        near = [c for c in candidates if c[0].hints and place.node in c[0].hints.nodes]
+    if all(c[0].hints.nodes for c in candidates):
+        near = [c for c in candidates if place.node in c[0].hints.nodes]
         if near:
             return near
-    if place.zone and all(c[0].hints.zones for c in candidates if c[0].hints):
-        near = [c for c in candidates if c[0].hints and place.zone in c[0].hints.zones]
+    if place.zone and all(c[0].hints.zones for c in candidates):
+        near = [c for c in candidates if place.zone in c[0].hints.zones]
         if near:
             return near
     return candidates

@@ -18,8 +18,16 @@ UNDATED: Final = "~"
 """Sorts behind every RFC 3339 time: an object whose age nobody knows is the youngest."""
 
 
+class PortInfo(Struct, frozen=True, gc=False):
+    """A service port: one port of one Service in one IP family. key: what rules.elements.service_key gives."""
+
+    key: bytes
+    name: str
+    protocol: str
+
+
 class ServiceInfo(Struct, frozen=True):
-    """ports: (key, port name, number in Service.spec.ports), see rules.elements.service_key; one a clusterIP and port."""
+    """ports: one for each clusterIP and port. local_only: internalTrafficPolicy Local."""
 
     name: Name
     created: str
@@ -30,14 +38,6 @@ class ServiceInfo(Struct, frozen=True):
     def rank(self) -> tuple[str, Name]:
         """Who keeps an address that two claim: the smaller."""
         return self.created, self.name
-
-
-class PortInfo(Struct, frozen=True, gc=False):
-    """A service port: one port of one Service in one IP family."""
-
-    key: bytes
-    name: str
-    protocol: str
 
 
 class Rejected(ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import IntFlag
 from sys import intern
+from typing import Final
 
 from msgspec import Struct
 
@@ -21,18 +22,23 @@ class Condition(IntFlag):
     TERMINATING = 4
 
 
+class Hints(Struct, frozen=True, gc=False):
+    """hints.forZones and hints.forNodes; () where there are none."""
+
+    zones: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+NO_HINTS: Final = Hints()
+
+
 class EndpointInfo(Struct, frozen=True, gc=False):
-    """node: nodeName, '' if not given. hints: (zones, nodes) or None. Only the first of the addresses counts."""
+    """conditions: of Condition. node: nodeName, '' if not given. Only the first of an endpoint's addresses counts."""
 
     address: bytes
     conditions: int
     node: str
-    hints: Hints | None = None
-
-
-class Hints(Struct, frozen=True, gc=False):
-    zones: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
+    hints: Hints = NO_HINTS
 
 
 class SliceInfo(Struct, frozen=True):
@@ -45,7 +51,7 @@ class SliceInfo(Struct, frozen=True):
 
     @property
     def has_hints(self) -> bool:
-        return any(endpoint.hints for endpoint in self.endpoints)
+        return any(endpoint.hints is not NO_HINTS for endpoint in self.endpoints)
 
 
 def read_slice(slice_: EndpointSlice) -> tuple[SliceInfo | None, list[str]]:
@@ -85,11 +91,11 @@ def _read_endpoint(endpoint: Endpoint, size: int) -> EndpointInfo:
     packed = parse_service_address(endpoint.addresses[0])
     if len(packed) != size:
         raise ValueError(f"{endpoint.addresses[0]!r} is not of the slice's addressType")
-    hints = None
+    hints = NO_HINTS
     if endpoint.hints:
         zones = tuple(intern(hint.name) for hint in endpoint.hints.for_zones or ())
         nodes = tuple(intern(hint.name) for hint in endpoint.hints.for_nodes or ())
-        hints = Hints(zones, nodes) if zones or nodes else None
+        hints = Hints(zones, nodes) if zones or nodes else NO_HINTS
     return EndpointInfo(packed, _conditions(endpoint), intern(endpoint.node_name or ""), hints)
 
 

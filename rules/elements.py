@@ -13,6 +13,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from rules.objects import Family
+
 _PORT = struct.Struct(">Hxx")
 _NUMBER = struct.Struct("=I")
 
@@ -37,9 +39,18 @@ class ServicePort(Struct, frozen=True, gc=False):
     drop: bool = False
 
     @property
+    def family(self) -> Family:
+        return family_of(self.key)
+
+    @property
     def address(self) -> bytes:
         """The packed clusterIP."""
         return self.key[:-8]
+
+
+def family_of(key: bytes) -> Family:
+    """The family of a service key."""
+    return Family.IPV4 if len(key) == 12 else Family.IPV6
 
 
 @lru_cache(maxsize=65536)

@@ -19,6 +19,11 @@ REGISTER: Final = 1
 WORD: Final = 8
 
 
+def register(word: int) -> int:
+    """The register that begins at this 4-byte word, under the name that the kernel gives it when it lists."""
+    return WORD + word if word % 4 else REGISTER + word // 4
+
+
 class Verdict(IntEnum):
     """Verdict codes (enum nf_verdict and nft_verdicts)."""
 

@@ -49,6 +49,7 @@ class FakeKernel:
         """As Kernel.commit: all or nothing, TransactionError, the number of bytes it would have sent."""
         if not operations:
             return 0
+        size = len(encode(operations).data)
         self._undo = []
         failures = list(self._apply(operations))
         if failures:
@@ -57,7 +58,7 @@ class FakeKernel:
             raise TransactionError(tuple(failures))
         self.transactions += 1
         self.operations += len(operations)
-        return len(encode(operations).data)
+        return size
 
     def dump(self, table: Table) -> TableState | None:
         """As Kernel.dump. The fake's own state: do not change it."""
@@ -118,13 +119,11 @@ class FakeKernel:
 
     def _add_element(self, operation: AddElement) -> None:
         elements = self._set(operation.set).elements
-        if len(operation.key) != operation.set.key_size or len(operation.data) != operation.set.data_size:
-            raise _Refused(errno.EINVAL)
         old = elements.get(operation.key)
         if old is None:
             self._put(elements, operation.key, (operation.data, operation.comment))
         elif old[0] != operation.data:
-            raise _Refused(errno.EBUSY)
+            raise _Refused(errno.EEXIST)
 
     def _check(self, chain: Chain, expressions: Sequence[e.Expression]) -> None:
         """What the kernel looks up when it takes a rule."""

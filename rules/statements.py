@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network
 from typing import Protocol
 
@@ -26,7 +26,7 @@ class Statement(Protocol):
         ...
 
 
-def _load(part: Field, register: int) -> e.Expression:
+def _load(part: Field, register: int) -> e.Payload | e.Meta:
     match part:
         case Field.IP_SADDR:
             return e.Payload(1, 12, 4, register)
@@ -45,14 +45,13 @@ def _load(part: Field, register: int) -> e.Expression:
 
 
 def _load_key(parts: tuple[Field, ...]) -> tuple[list[e.Expression], int]:
-    """Load the parts side by side, and the register (a 4-byte word) behind them."""
+    """Load the parts side by side, and the register behind them."""
     loads: list[e.Expression] = []
     word = 0
     for part in parts:
-        # The first word is named by its 16-byte register, as nft does it: only so does nft list it back.
-        loads.append(_load(part, e.WORD + word if word else e.REGISTER))
+        loads.append(_load(part, e.register(word)))
         word += part.size // 4
-    return loads, e.WORD + word
+    return loads, e.register(word)
 
 
 def _key_text(parts: tuple[Field, ...]) -> str:
@@ -87,11 +86,13 @@ class AddressMatch:
         return f"{self.field.text} {'!= ' if self.negate else ''}{value}"
 
     def expressions(self, family: Family) -> tuple[e.Expression, ...]:
-        compare = e.Compare(e.Compare.UNEQUAL if self.negate else e.Compare.EQUAL, self.network.network_address.packed)
-        if self.network.prefixlen == self.network.max_prefixlen:
-            return (_load(self.field, e.REGISTER), compare)
+        op = e.Compare.UNEQUAL if self.negate else e.Compare.EQUAL
+        address, bits = self.network.network_address.packed, self.network.prefixlen
+        load = _load(self.field, e.REGISTER)
+        if bits % 8 == 0 and bits:  # whole bytes: load no more than those, as nft does
+            return (replace(load, length=bits // 8), e.Compare(op, address[: bits // 8]))
         size = self.field.size
-        return (_load(self.field, e.REGISTER), e.Bitwise(self.network.netmask.packed, bytes(size), size), compare)
+        return (load, e.Bitwise(self.network.netmask.packed, bytes(size), size), e.Compare(op, address))
 
 
 def from_source(network: IPv4Network | IPv6Network, *, negate: bool = False) -> AddressMatch:
@@ -192,7 +193,7 @@ class DnatByIndex:
     def expressions(self, family: Family) -> tuple[e.Expression, ...]:
         loads, index = _load_key(self.map.key[:-1])
         kind = e.NumberGenerator.RANDOM if self.modulus > 1 else e.NumberGenerator.INCREMENTAL
-        port = e.WORD + family.address_size // 4
+        port = e.register(family.address_size // 4)
         return (
             *loads,
             e.NumberGenerator(self.modulus, kind, index),

@@ -94,7 +94,8 @@ class Batch:
 
 
 def encode(operations: Sequence[Operation], first: int = 1) -> Batch:
-    """The operations as one batch whose last message asks for an acknowledgement. Raises ValueError for none."""
+    """The operations as one batch whose last message asks for an acknowledgement. Raises ValueError for none,
+    and for a key of the wrong size."""
     if not operations:
         raise ValueError("a transaction needs an operation")
     batch = Batch(operations, first)
@@ -218,6 +219,8 @@ def _elements(set_: Set, operations: Sequence[AddElement | DeleteElement]) -> It
     head_bare = _header(1 | NESTED, bare) + key_head
     head_full = _header(1 | NESTED, full) + key_head
     for operation in operations:
+        if len(operation.key) != key_size:
+            raise ValueError(f"a key of {set_.name} has {key_size} bytes, not {len(operation.key)}")
         if isinstance(operation, DeleteElement):
             yield head_bare + operation.key
         elif operation.comment:

@@ -1,0 +1,65 @@
+# `make demo` and `make test` set up all they need: on a fresh Debian 12, as root, that is `git clone` and one of them.
+# What is there already is left alone, so later runs need neither root nor a network.
+
+PYTHON ?= /usr/bin/python3
+
+# libnftables' Python bindings come from Debian: one module over ctypes, which must match the libnftables.so beside it.
+# What PyPI has under that name are third parties' copies. A symlink shows the venv this one package; with
+# --system-site-packages Debian's older releases of our dependencies would come along. Only tests use it: they have
+# libnftables read back what the proxy programmed. The proxy itself speaks netlink.
+NFTABLES_BINDINGS := /usr/lib/python3/dist-packages/nftables
+
+SYSTEM_PACKAGES := ca-certificates iproute2 libnftables1 nftables procps python3-nftables python3-venv util-linux
+
+VENV := .venv
+# pip applies constraints to the build backend only through this variable.
+PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(VENV)/bin/pip
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint bench clean system
+
+help:
+	@echo 'make demo   set up, then show the proxy at work in network namespaces'
+	@echo 'make test   set up, then run all tests (PYTEST_ARGS="-k name" for some)'
+	@echo 'make lint   ruff and mypy'
+	@echo 'make bench  measure'
+	@echo 'make clean  remove what these made'
+
+demo: $(VENV)/.complete
+	$(VENV)/bin/kube-proxy-nft demo
+
+test: $(VENV)/.complete
+	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.complete
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy --strict proxy rules
+
+bench: $(VENV)/.complete
+	$(VENV)/bin/python -m bench.load
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.complete: pyproject.toml constraints.txt | system
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install --quiet --editable '.[demo,dev]'
+	ln -s $(NFTABLES_BINDINGS) "$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
+	$(VENV)/bin/python -c 'import nftables; nftables.Nftables()'
+	touch $@
+
+system:
+	@missing=$$(for package in $(SYSTEM_PACKAGES); do \
+	    dpkg-query --show --showformat='$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed \
+	        || echo $$package; \
+	done); \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if ! command -v apt-get >/dev/null; then \
+	    echo "make: not Debian: install what these hold, then add SYSTEM_PACKAGES= to the command:" $$missing >&2; exit 1; \
+	elif [ "$$(id -u)" != 0 ]; then \
+	    echo "make: packages are missing; as root: apt-get install" $$missing >&2; exit 1; \
+	fi; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update --quiet --quiet && apt-get install --quiet --quiet --yes --no-install-recommends $$missing

@@ -1,0 +1,176 @@
+"""The agent's loop: take everything that is waiting, compile what changed, one transaction, again.
+
+No timer stands between an event and its commit: what arrives during a commit is merged into the next one.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import structlog
+
+from proxy.errors import KernelTooOld, NoPermission, RulesRefused, UserError
+from proxy.events import Event, Failed, Inbox
+from proxy.state import State
+from rules.diff import Plan, Programmed
+from rules.elements import ServicePort, family_of
+from rules.errors import TransactionError
+from rules.expressions import KNOWN
+from rules.layout import LAYOUTS, Network, Options
+from rules.objects import Family
+from rules.tables import change_service_cidrs, replace
+from rules.transaction import Operation
+
+LOG = structlog.get_logger()
+RETRY_SECONDS = (0.1, 0.5, 2.0, 10.0, 30.0)
+"""Waits between tries to put the whole table back after the kernel refused a change."""
+
+ONCE_SECONDS = 10.0
+"""How long `run --once` waits for the kinds of object that are not needed for a first sync."""
+
+
+class Nftables(Protocol):
+    """What the agent needs of a kernel: rules.kernel.Kernel, or rules.fake.FakeKernel."""
+
+    def commit(self, operations: Sequence[Operation]) -> int: ...
+
+
+class Agent:
+    """Programs one node. `run` is the loop; `handle` is one turn of it, without waiting."""
+
+    def __init__(self, state: State, kernel: Nftables, inbox: Inbox, options: Options) -> None:
+        self.state, self.kernel, self.inbox, self.options = state, kernel, inbox, options
+        self._programmed: dict[Family, Programmed] = {}
+        self._service_cidrs: tuple[Network, ...] = ()
+        self._refusals = 0
+
+    def run(self, once: bool = False) -> None:
+        """Until the inbox is closed; with `once` until everything is programmed. Raises UserError."""
+        while True:
+            events = self.inbox.take(self._patience(once))
+            if self.inbox.is_closed:
+                return
+            self.handle(events)
+            if once and self._programmed and (self.state.is_listed or not events):
+                return
+
+    def _patience(self, once: bool) -> float | None:
+        """How long to wait for events; None: for ever, because nothing else is to be done."""
+        if self._refusals:
+            return RETRY_SECONDS[min(self._refusals, len(RETRY_SECONDS)) - 1]
+        return ONCE_SECONDS if once and self._programmed else None
+
+    def handle(self, events: Sequence[Event]) -> None:
+        """Take in events and bring the kernel to what they make of the state."""
+        started = time.perf_counter()
+        for event in events:
+            if isinstance(event, Failed):
+                raise event.error
+            self.state.apply(event)
+        if self.state.is_complete:
+            self._sync(started)
+        self._report_problems()
+
+    def _sync(self, started: float) -> None:
+        first = not self._programmed
+        try:
+            if first:
+                self._replace(started)
+            else:
+                self._change(started)
+        except TransactionError as error:
+            if first and not self._refusals:
+                raise explain(error) from error
+            # What the kernel holds is not what we thought. Put all of it back, at once and then ever more slowly.
+            LOG.error("transaction_refused", error=str(error), next="replace the whole table")
+            self._programmed = {}
+            self._refusals += 1
+            if self._refusals == 1:
+                self._sync(started)
+        else:
+            self._refusals = 0
+
+    def _replace(self, started: float) -> None:
+        """Everything, in one transaction, in the place of whatever table was there."""
+        cidrs = self.state.service_cidrs
+        operations: list[Operation] = []
+        for family in Family:
+            operations += replace(LAYOUTS[family], self.options, cidrs)
+        programmed = {family: Programmed(family) for family in Family}
+        wanted = self.state.everything()
+        plans = self._plan(programmed, wanted)
+        for plan in plans.values():
+            operations += plan.operations
+        size = self.kernel.commit(operations)
+        for family, plan in plans.items():
+            programmed[family].accept(plan)
+        self._programmed, self._service_cidrs = programmed, cidrs
+        self.state.settle_all()
+        self._log("programmed", started, len(wanted), len(operations), size)
+        del operations, plans
+        # What is here now stays: no need for the garbage collector to look at it ever again.
+        gc.collect()
+        gc.freeze()
+
+    def _change(self, started: float) -> None:
+        """What changed, in one transaction; nothing if nothing did."""
+        wanted = self.state.wanted()
+        plans = self._plan(self._programmed, wanted)
+        operations: list[Operation] = []
+        for plan in plans.values():
+            operations += plan.operations
+        cidrs = self.state.service_cidrs
+        if cidrs != self._service_cidrs:
+            for family in Family:
+                operations += change_service_cidrs(LAYOUTS[family], cidrs)
+        size = self.kernel.commit(operations)
+        for family, plan in plans.items():
+            self._programmed[family].accept(plan)
+        self._service_cidrs = cidrs
+        self.state.settle(wanted)
+        if operations:
+            self._log("committed", started, len(wanted), len(operations), size)
+
+    def _plan(
+        self, programmed: Mapping[Family, Programmed], wanted: Mapping[bytes, ServicePort | None]
+    ) -> dict[Family, Plan]:
+        by_family: dict[Family, dict[bytes, ServicePort | None]] = {}
+        for key, port in wanted.items():
+            by_family.setdefault(family_of(key), {})[key] = port
+        return {family: programmed[family].plan(ports) for family, ports in by_family.items()}
+
+    def _log(self, event: str, started: float, ports: int, operations: int, size: int) -> None:
+        milliseconds = round((time.perf_counter() - started) * 1e3, 3)
+        log = LOG.info if event == "programmed" else LOG.debug
+        log(event, service_ports=ports, operations=operations, bytes=size, milliseconds=milliseconds)
+
+    def _report_problems(self) -> None:
+        for problem in self.state.problems:
+            LOG.warning(
+                "object_left_out",
+                kind=problem.kind,
+                namespace=problem.namespace,
+                name=problem.name,
+                reason=problem.reason,
+            )
+        self.state.problems.clear()
+
+
+def explain(error: TransactionError) -> UserError:
+    """Why the kernel does not take our rules, and what to do."""
+    if error.is_not_permitted:
+        return NoPermission(
+            "nftables", "no permission to program it", "run as root, or with the capability CAP_NET_ADMIN"
+        )
+    missing = error.missing_expressions
+    if missing:
+        options = ", ".join(sorted({KNOWN[name].KERNEL_OPTION for name in missing if name in KNOWN}))
+        return KernelTooOld(
+            "nftables",
+            f"this kernel has no {', '.join(missing)} expression",
+            f"load its module or use a kernel with {options}; Linux 5.13 or newer is needed",
+        )
+    return RulesRefused("nftables", str(error), "please report this, with the kernel's version")

@@ -1,0 +1,186 @@
+"""The command line: kube-proxy-nft run | render | cleanup | demo."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+import structlog
+
+from proxy import logs
+from proxy.agent import Agent, explain
+from proxy.config import Config, load_config, node_name
+from proxy.errors import EXIT_CODES, NoPermission, SourceError, UsageError, UserError
+from proxy.events import Inbox
+from proxy.manifests import ManifestSource
+from proxy.state import State
+from rules.diff import scratch
+from rules.errors import KernelUnreachable, TransactionError
+from rules.kernel import Kernel
+from rules.layout import LAYOUTS, Options
+from rules.objects import Family
+from rules.tables import create, remove
+from rules.text import render
+from rules.transaction import Operation
+
+LOG = structlog.get_logger()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command. Returns its exit code (errors.EXIT_CODES)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["demo"]:
+        return _demo(arguments[1:])
+    options = _parser().parse_args(arguments)
+    logs.configure(options.log_level)
+    commands = {"run": _run, "render": _render, "cleanup": _cleanup}
+    try:
+        commands[options.command](options)
+    except UserError as error:
+        LOG.error("failed", error=str(error), exit_code=error.exit_code)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 0
+    except Exception as error:  # the last line of defence: a bug is reported as one event
+        LOG.error("unexpected_failure", error=f"{type(error).__name__}: {error}", exc_info=True)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    codes = "\n".join(f"  {code:3}  {meaning}" for code, meaning in EXIT_CODES.items())
+    parser = argparse.ArgumentParser(
+        prog="kube-proxy-nft",
+        description="Kubernetes Services in nftables: a kube-proxy whose changes cost the same in clusters of any size.",
+        epilog=f"exit codes:\n{codes}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    version = importlib.metadata.version("kube-proxy-nft")
+    parser.add_argument("--version", action="version", version=f"kube-proxy-nft {version}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="program this node, and follow what changes")
+    _common(run)
+    run.add_argument(
+        "--kubeconfig", metavar="FILE", help="how to reach the API server (default: the in-cluster account)"
+    )
+    run.add_argument("--manifests", metavar="DIR", help="take the objects from a directory of manifests instead")
+    run.add_argument("--once", action="store_true", help="program everything once, then exit")
+
+    show = commands.add_parser("render", help="print the table that a directory of manifests yields, touching nothing")
+    _common(show)
+    show.add_argument("--manifests", metavar="DIR", required=True, help="a directory of manifests")
+
+    clean = commands.add_parser("cleanup", help="remove our tables from this node")
+    clean.add_argument("--log-level", choices=list(logs.LEVELS), default="info")
+
+    commands.add_parser("demo", help="see it work in network namespaces on this machine", add_help=False)
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="a KubeProxyConfiguration (v1alpha1)")
+    parser.add_argument("--node", metavar="NAME", help="this node's name (default: hostnameOverride, or the host name)")
+    parser.add_argument("--log-level", choices=list(logs.LEVELS), default="info")
+
+
+def _run(options: argparse.Namespace) -> None:
+    config = _config(options)
+    node = node_name(config, options.node)
+    inbox = Inbox()
+    kernel = _kernel()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: inbox.close())
+    agent = Agent(State(node), kernel, inbox, rule_options(config))
+    source = _source(options, config, inbox, node)
+    LOG.info("starting", node=node, source=options.manifests or "API server")
+    try:
+        source.start()
+        agent.run(once=options.once)
+    finally:
+        source.stop()
+        kernel.close()
+
+
+def _source(options: argparse.Namespace, config: Config, inbox: Inbox, node: str) -> ManifestSource | ApiSource:
+    if options.manifests:
+        if options.kubeconfig:
+            raise UsageError("--manifests and --kubeconfig", "both were given", "choose one source of objects")
+        return ManifestSource(options.manifests, inbox)
+    from proxy.apiserver import ApiSource, Connection  # the kubernetes package is not loaded for manifests
+
+    return ApiSource(Connection(options.kubeconfig or config.client_connection.kubeconfig), inbox, node)
+
+
+def _render(options: argparse.Namespace) -> None:
+    config = _config(options)
+    state = State(node_name(config, options.node))
+    inbox = Inbox()
+    ManifestSource(options.manifests, inbox).load()
+    for event in inbox.take():
+        state.apply(event)
+    for problem in state.problems:
+        LOG.warning("object_left_out", **{f: getattr(problem, f) for f in problem.__struct_fields__})
+    ports = [port for port in state.everything().values() if port]
+    for family in Family:
+        operations = create(LAYOUTS[family], rule_options(config), state.service_cidrs)
+        operations += scratch(family, [p for p in ports if p.family is family]).operations
+        sys.stdout.write(render(operations))
+    sys.stdout.flush()
+
+
+def _cleanup(_options: argparse.Namespace) -> None:
+    kernel = _kernel()
+    operations: list[Operation] = [operation for family in Family for operation in remove(LAYOUTS[family])]
+    try:
+        kernel.commit(operations)
+    except TransactionError as error:
+        raise explain(error) from error
+    finally:
+        kernel.close()
+    LOG.info("cleaned_up", tables=[f"{family.nft} {LAYOUTS[family].table.name}" for family in Family])
+
+
+def _demo(arguments: Sequence[str]) -> int:
+    try:
+        from integration import demo
+    except ImportError as error:
+        print(f"kube-proxy-nft demo: {error}: it runs from a checkout, after `make demo`", file=sys.stderr)
+        return UsageError.exit_code
+    return demo.main(list(arguments))
+
+
+def _config(options: argparse.Namespace) -> Config:
+    config = load_config(options.config)
+    for path, reason in config.warnings:
+        LOG.warning("config_field_unknown", file=options.config, field=path, reason=reason)
+    for path, reason in config.without_effect:
+        LOG.info("config_field_without_effect", file=options.config, field=path, reason=reason)
+    return config
+
+
+def rule_options(config: Config) -> Options:
+    """What of the configuration the table depends on."""
+    cidr = config.cluster_cidr
+    return Options(
+        masquerade_mark=1 << config.nftables.masquerade_bit,
+        masquerade_all=config.nftables.masquerade_all,
+        local_networks=tuple(network for network in (cidr.v4, cidr.v6) if network),
+    )
+
+
+def _kernel() -> Kernel:
+    try:
+        return Kernel()
+    except KernelUnreachable as error:
+        raise NoPermission("nftables", str(error), "run as root, on a kernel with nf_tables") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,275 @@
+"""What is known of the cluster, and which service ports changed. Pure: events in, rules' service ports out.
+
+Events come in any order: an EndpointSlice before its Service, a Delete of what never was. An event marks the keys
+(address, protocol, port) that it can have changed; `wanted` compiles those and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from proxy.addresses import Network, parse_network
+from proxy.claims import Claim, Claims
+from proxy.events import Delete, Event, Put, Replace
+from proxy.model import (
+    ENDPOINT_SLICE,
+    KINDS,
+    NODE,
+    SERVICE,
+    SERVICE_CIDR,
+    EndpointSlice,
+    KubeObject,
+    Node,
+    Service,
+    ServiceCIDR,
+)
+from proxy.policy import Place, choose, gather
+from proxy.services import Name, PortInfo, Rejected, ServiceInfo, read_service
+from proxy.slices import SliceInfo, read_slice
+from rules.elements import ServicePort, describe_key, endpoint
+from rules.layout import MAX_ENDPOINTS
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+
+
+class Problem(Struct, frozen=True):
+    """Something of an object that had to be left out; the rest of the cluster works. For logs and counters."""
+
+    kind: str
+    namespace: str
+    name: str
+    reason: str
+
+
+class State:
+    """node: this node's name, as in Endpoint.nodeName.
+
+    `problems` collects what was found since the caller last emptied it. `visited` counts the objects that were looked
+    at (Services, slices, endpoints), so that tests can see that the cost follows the change.
+    """
+
+    def __init__(self, node: str) -> None:
+        self.place = Place(node)
+        self.problems: list[Problem] = []
+        self.visited = 0
+        self._services: dict[Name, ServiceInfo] = {}
+        self._slices: dict[Name, dict[str, SliceInfo]] = {}
+        self._service_of: dict[Name, Name] = {}
+        self._cidrs: dict[str, tuple[Network, ...]] = {}
+        self._claims = Claims()
+        self._changed: set[bytes] = set()
+        self._known_faults: dict[tuple[str, Name], tuple[str, ...]] = {}
+        self._listed: set[str] = set()
+
+    @property
+    def is_complete(self) -> bool:
+        """Services and EndpointSlices have been listed: what is wanted is all that is wanted."""
+        return {SERVICE, ENDPOINT_SLICE} <= self._listed
+
+    @property
+    def is_listed(self) -> bool:
+        """All kinds have been listed."""
+        return set(KINDS) <= self._listed
+
+    @property
+    def service_cidrs(self) -> tuple[Network, ...]:
+        """All ServiceCIDRs' ranges, sorted, each once."""
+        return tuple(sorted({n for cidrs in self._cidrs.values() for n in cidrs}, key=lambda n: (n.version, n)))
+
+    def apply(self, event: Event) -> None:
+        """Take in one event."""
+        match event:
+            case Put(obj):
+                self._put(obj)
+            case Delete(kind, namespace, name):
+                self._delete(kind, (namespace, name))
+            case Replace(kind, objects):
+                self._replace(kind, objects)
+
+    def wanted(self) -> dict[bytes, ServicePort | None]:
+        """The service ports that may have changed since `settle`; None: nobody has that key any more."""
+        return {key: self._compile(key) for key in self._changed}
+
+    def everything(self) -> dict[bytes, ServicePort | None]:
+        """All service ports, as after an empty start."""
+        ports = (port for service in self._services.values() for port in service.ports)
+        return {port.key: self._compile(port.key) for port in ports}
+
+    def settle(self, keys: Iterable[bytes]) -> None:
+        """What was wanted of these keys is programmed."""
+        self._changed.difference_update(keys)
+
+    def settle_all(self) -> None:
+        """Everything is programmed."""
+        self._changed.clear()
+
+    # Objects in.
+
+    def _put(self, obj: KubeObject) -> None:
+        self.visited += 1
+        match obj:
+            case Service():
+                self._put_service(obj)
+            case EndpointSlice():
+                self._put_slice(obj)
+            case ServiceCIDR():
+                self._put_service_cidr(obj)
+            case Node() if obj.metadata.name == self.place.node:
+                self._move(Place(self.place.node, (obj.metadata.labels or {}).get(ZONE_LABEL, "")))
+
+    def _delete(self, kind: str, name: Name) -> None:
+        self._known_faults.pop((kind, name), None)
+        if kind == SERVICE:
+            self._set_service(name, None)
+        elif kind == ENDPOINT_SLICE:
+            self._set_slice(name, None)
+        elif kind == SERVICE_CIDR:
+            self._cidrs.pop(name[1], None)
+        elif kind == NODE and name[1] == self.place.node:
+            self._move(Place(self.place.node))
+
+    def _replace(self, kind: str, objects: Iterable[KubeObject]) -> None:
+        known: Iterable[Name] = {
+            SERVICE: list(self._services),
+            ENDPOINT_SLICE: list(self._service_of),
+            SERVICE_CIDR: [("", name) for name in self._cidrs],
+            NODE: [("", self.place.node)],
+        }[kind]
+        gone = set(known)
+        for obj in objects:
+            gone.discard((obj.metadata.namespace if kind in (SERVICE, ENDPOINT_SLICE) else "", obj.metadata.name))
+            self._put(obj)
+        for name in gone:
+            self._delete(kind, name)
+        self._listed.add(kind)
+
+    def _put_service(self, service: Service) -> None:
+        name = (service.metadata.namespace, service.metadata.name)
+        try:
+            info: ServiceInfo | None = read_service(service)
+            faults: tuple[str, ...] = ()
+        except Rejected as error:
+            info, faults = None, (str(error),)
+        self._faults(SERVICE, name, *faults)
+        self._set_service(name, info)
+
+    def _set_service(self, name: Name, new: ServiceInfo | None) -> None:
+        old = self._services.get(name)
+        if old == new:
+            return
+        if new is None:
+            self._services.pop(name, None)
+        else:
+            self._services[name] = new
+        mine = {port.key: port for port in new.ports} if new else {}
+        for port in old.ports if old else ():
+            self._changed.add(port.key)
+            if port.key not in mine:
+                self._claims.release(port.key, name)
+        if new is None:
+            return
+        for port in new.ports:
+            self._changed.add(port.key)
+            loser = self._claims.claim(Claim(new, port))
+            if loser:
+                self._report_conflict(loser)
+
+    def _put_slice(self, slice_: EndpointSlice) -> None:
+        name = (slice_.metadata.namespace, slice_.metadata.name)
+        info, faults = read_slice(slice_)
+        self._faults(ENDPOINT_SLICE, name, *faults)
+        self._set_slice(name, info)
+
+    def _set_slice(self, name: Name, new: SliceInfo | None) -> None:
+        service = self._service_of.get(name)
+        old = self._slices[service].get(name[1]) if service else None
+        if old == new:
+            return
+        if service and (new is None or new.service != service):
+            slices = self._slices[service]
+            del slices[name[1]], self._service_of[name]
+            if not slices:
+                del self._slices[service]
+        if service:
+            self._touch(service)
+        if new is not None:
+            self._slices.setdefault(new.service, {})[name[1]] = new
+            self._service_of[name] = new.service
+            self._touch(new.service)
+
+    def _put_service_cidr(self, obj: ServiceCIDR) -> None:
+        networks = []
+        faults = []
+        for text in (obj.spec.cidrs if obj.spec else None) or ():
+            try:
+                networks.append(parse_network(text))
+            except ValueError as error:
+                faults.append(f"spec.cidrs: {error}")
+        self._faults(SERVICE_CIDR, ("", obj.metadata.name), *faults)
+        self._cidrs[obj.metadata.name] = tuple(networks)
+
+    def _move(self, place: Place) -> None:
+        """This node's labels changed: all Services with hints are another choice now. Rare; looks at all slices."""
+        if place == self.place:
+            return
+        self.place = place
+        for service, slices in self._slices.items():
+            if any(slice_.has_hints for slice_ in slices.values()):
+                self._touch(service)
+
+    def _touch(self, service: Name) -> None:
+        info = self._services.get(service)
+        if info:
+            self._changed.update(port.key for port in info.ports)
+
+    # Service ports out.
+
+    def _compile(self, key: bytes) -> ServicePort | None:
+        claim = self._claims.holder(key)
+        if claim is None:
+            return None
+        service, port = claim.service, claim.port
+        slices = self._slices.get(service.name, {})
+        candidates = gather(slices.values(), len(key) - 8, port.name, port.protocol)
+        self.visited += 1 + len(slices) + len(candidates)
+        choice = choose(candidates, self.place, service.local_only)
+        chosen = choice.endpoints[:MAX_ENDPOINTS]
+        if len(choice.endpoints) > len(chosen):
+            reason = f"port {port.name!r} has {len(choice.endpoints)} endpoints; only {len(chosen)} are used"
+            self.problems.append(Problem(SERVICE, *service.name, reason))
+        node = self.place.node
+        # An endpoint that names no node may be on this one (the "kubernetes" Service has such).
+        hairpins = {e.address for e, _ in chosen if e.node == node or not e.node}
+        return ServicePort(
+            key,
+            _full_name(service.name, port),
+            tuple(endpoint(e.address, number) for e, number in chosen),
+            tuple(hairpins),
+            choice.drop,
+        )
+
+    def _faults(self, kind: str, name: Name, *reasons: str) -> None:
+        """What is wrong with an object now: reported when it is news, not each time the object is seen again."""
+        if self._known_faults.get((kind, name), ()) == reasons:
+            return
+        if reasons:
+            self._known_faults[kind, name] = reasons
+        else:
+            self._known_faults.pop((kind, name), None)
+        self.problems += [Problem(kind, *name, reason) for reason in reasons]
+
+    def _report_conflict(self, loser: Claim) -> None:
+        holder = self._claims.holder(loser.port.key)
+        if holder:
+            reason = (
+                f"{describe_key(loser.port.key)} belongs to Service {'/'.join(holder.service.name)}, which is older: "
+                "give one of them another address or port"
+            )
+            self.problems.append(Problem(SERVICE, *loser.service.name, reason))
+
+
+def _full_name(service: Name, port: PortInfo) -> str:
+    """As kube-proxy names it: "namespace/name:port", without a colon for the unnamed port."""
+    return f"{service[0]}/{service[1]}:{port.name}" if port.name else f"{service[0]}/{service[1]}"
