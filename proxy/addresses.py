@@ -16,16 +16,18 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 def parse_address(text: str) -> bytes:
     """4 or 16 bytes. Raises ValueError that says what is wrong."""
+    # inet_pton is strict (four decimal numbers, no leading zeros) and ten times faster than ipaddress.
     try:
-        if ":" not in text:
-            if "0" in text:
-                text = _decimal(text)
-            # inet_pton is strict (four decimal numbers) and ten times faster than ipaddress.
-            return socket.inet_pton(socket.AF_INET, text)
-        packed = socket.inet_pton(socket.AF_INET6, text)
-    except OSError:
+        if ":" in text:
+            packed = socket.inet_pton(socket.AF_INET6, text)
+            return packed[12:] if packed.startswith(_MAPPED) else packed
+        return socket.inet_pton(socket.AF_INET, text)
+    except (OSError, ValueError):  # ValueError: a NUL or a surrogate
+        pass
+    try:
+        return socket.inet_pton(socket.AF_INET, _decimal(text))
+    except (OSError, ValueError):
         raise ValueError(f"{text!r} is not an IP address") from None
-    return packed[12:] if packed.startswith(_MAPPED) else packed
 
 
 def parse_service_address(text: str) -> bytes:

@@ -66,6 +66,8 @@ class Agent:
     def handle(self, events: Sequence[Event]) -> None:
         """Take in events and bring the kernel to what they make of the state."""
         started = time.perf_counter()
+        if not self._programmed:
+            gc.disable()  # a first load makes a million objects, and next to no garbage cycles
         for event in events:
             if isinstance(event, Failed):
                 raise event.error
@@ -114,6 +116,7 @@ class Agent:
         # What is here now stays: no need for the garbage collector to look at it ever again.
         gc.collect()
         gc.freeze()
+        gc.enable()
 
     def _change(self, started: float) -> None:
         """What changed, in one transaction; nothing if nothing did."""

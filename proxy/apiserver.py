@@ -77,8 +77,7 @@ class Connection:
                     url,
                     headers=headers | {"Accept-Encoding": "gzip" if compressed else "identity"},
                     timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT, read=read_timeout),
-                    retries=False,
-                    redirect=False,
+                    retries=False,  # nor redirects: the answer comes as it is
                     preload_content=False,
                 )
         except Trouble as trouble:

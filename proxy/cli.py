@@ -7,7 +7,7 @@ import importlib.metadata
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -26,6 +26,9 @@ from rules.objects import Family
 from rules.tables import create, remove
 from rules.text import render
 from rules.transaction import Operation
+
+if TYPE_CHECKING:
+    from proxy.apiserver import ApiSource
 
 LOG = structlog.get_logger()
 
@@ -61,8 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"exit codes:\n{codes}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    version = importlib.metadata.version("kube-proxy-nft")
-    parser.add_argument("--version", action="version", version=f"kube-proxy-nft {version}")
+    parser.add_argument("--version", action="version", version=f"kube-proxy-nft {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="program this node, and follow what changes")
@@ -82,6 +84,13 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("demo", help="see it work in network namespaces on this machine", add_help=False)
     return parser
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("kube-proxy-nft")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
 def _common(parser: argparse.ArgumentParser) -> None:

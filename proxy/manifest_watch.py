@@ -20,8 +20,7 @@ _GOES: Final = flags.DELETE | flags.MOVED_FROM
 _SELF: Final = flags.DELETE_SELF | flags.MOVE_SELF
 # ATTRIB: a chmod may make an unreadable file readable.
 _MASK: Final = _COMES | _GOES | _SELF | flags.CLOSE_WRITE | flags.ATTRIB | flags.ONLYDIR
-# MASK_ADD: the directory may be a link to its own parent, and a second watch of one inode would replace the first.
-_PARENT_MASK: Final = _COMES | _GOES | flags.ONLYDIR | flags.MASK_ADD
+_PARENT_MASK: Final = _COMES | _GOES | flags.ONLYDIR
 
 _LOST: Final = {
     flags.UNMOUNT: "it was unmounted",

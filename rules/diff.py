@@ -29,6 +29,26 @@ class Plan:
     hairpins: dict[bytes, int] = field(default_factory=dict)
 
 
+class _Changes:
+    """Operations gathered by set, so that those of one set travel in one message."""
+
+    def __init__(self) -> None:
+        self._deletes: dict[str, list[Operation]] = {}
+        self._adds: dict[str, list[Operation]] = {}
+
+    def adds(self, set_: Set) -> list[Operation]:
+        return self._adds.setdefault(set_.name, [])
+
+    def add(self, set_: Set, key: bytes, data: bytes = b"", comment: str = "") -> None:
+        self._adds.setdefault(set_.name, []).append(AddElement(set_, key, data, comment))
+
+    def delete(self, set_: Set, key: bytes) -> None:
+        self._deletes.setdefault(set_.name, []).append(DeleteElement(set_, key))
+
+    def operations(self) -> list[Operation]:
+        return [o for by_set in (self._deletes, self._adds) for operations in by_set.values() for o in operations]
+
+
 class Programmed:
     """What one family's table holds, apart from the chains."""
 
@@ -41,8 +61,7 @@ class Programmed:
     def plan(self, wanted: Mapping[bytes, ServicePort | None]) -> Plan:
         """What turns the entries of these keys into the wanted ones (None: gone), leaving all other entries alone."""
         plan = Plan()
-        deletes: list[Operation] = []
-        adds: list[Operation] = []
+        changes = _Changes()
         addresses: dict[bytes, int] = {}
         hairpins: dict[bytes, int] = {}
         for key, new in wanted.items():
@@ -55,10 +74,10 @@ class Programmed:
             before, after = old.endpoints if old else (), new.endpoints if new else ()
             if before != after:
                 after = place(before, after)
-                self._endpoints(key, before, after, deletes, adds)
+                self._endpoints(key, before, after, changes)
                 if new and after != new.endpoints:
                     new = ServicePort(key, new.name, after, new.hairpins, new.drop)
-            self._membership(key, old, new, deletes, adds)
+            self._membership(key, old, new, changes)
             if old:
                 for address in old.hairpins:
                     hairpins[address] = hairpins.get(address, 0) - 1
@@ -68,10 +87,10 @@ class Programmed:
             plan.entries[key] = new
         layout = self.layout
         for address, change in addresses.items():
-            _count(self._addresses, plan.addresses, address, change, layout.cluster_ips, address, deletes, adds)
+            _count(self._addresses, plan.addresses, address, change, changes, layout.cluster_ips, address)
         for address, change in hairpins.items():
-            _count(self._hairpins, plan.hairpins, address, change, layout.hairpins, address * 2, deletes, adds)
-        plan.operations = deletes + adds
+            _count(self._hairpins, plan.hairpins, address, change, changes, layout.hairpins, address * 2)
+        plan.operations = changes.operations()
         return plan
 
     def accept(self, plan: Plan) -> None:
@@ -80,41 +99,29 @@ class Programmed:
         _update(self._addresses, plan.addresses)
         _update(self._hairpins, plan.hairpins)
 
-    def _endpoints(
-        self,
-        key: bytes,
-        before: tuple[bytes, ...],
-        after: tuple[bytes, ...],
-        deletes: list[Operation],
-        adds: list[Operation],
-    ) -> None:
+    def _endpoints(self, key: bytes, before: tuple[bytes, ...], after: tuple[bytes, ...], changes: _Changes) -> None:
         endpoints = self.layout.endpoints
         if not before:  # a new service port, the bulk of a first load
-            adds += [AddElement(endpoints, key + index(i), data) for i, data in enumerate(after)]
+            changes.adds(endpoints).extend(
+                [AddElement(endpoints, key + index(i), data) for i, data in enumerate(after)]
+            )
             return
         for i, data in enumerate(before):
             if i >= len(after) or after[i] != data:
-                deletes.append(DeleteElement(endpoints, key + index(i)))
+                changes.delete(endpoints, key + index(i))
         for i, data in enumerate(after):
             if i >= len(before) or before[i] != data:
-                adds.append(AddElement(endpoints, key + index(i), data))
+                changes.add(endpoints, key + index(i), data)
 
-    def _membership(
-        self,
-        key: bytes,
-        old: ServicePort | None,
-        new: ServicePort | None,
-        deletes: list[Operation],
-        adds: list[Operation],
-    ) -> None:
+    def _membership(self, key: bytes, old: ServicePort | None, new: ServicePort | None, changes: _Changes) -> None:
         """The service port's one element in `services-…` or `dropped`; it carries the name as comment."""
         was, shall = self._home(old), self._home(new)
         if was is shall and (not was or (old and new and old.name == new.name)):
             return
         if was:
-            deletes.append(DeleteElement(was, key))
+            changes.delete(was, key)
         if shall and new:
-            adds.append(AddElement(shall, key, comment=new.name))
+            changes.add(shall, key, comment=new.name)
 
     def _home(self, port: ServicePort | None) -> Set | None:
         """The set that this service port is in; none: it is refused as a port that no Service has."""
@@ -158,10 +165,9 @@ def _count(
     planned: dict[bytes, int],
     what: bytes,
     change: int,
+    changes: _Changes,
     where: Set,
     key: bytes,
-    deletes: list[Operation],
-    adds: list[Operation],
 ) -> None:
     """Some elements stand for many service ports: the first brings it, the last takes it away."""
     if not change:
@@ -169,9 +175,9 @@ def _count(
     before = current.get(what, 0)
     planned[what] = before + change
     if not before:
-        adds.append(AddElement(where, key))
+        changes.add(where, key)
     elif not before + change:
-        deletes.append(DeleteElement(where, key))
+        changes.delete(where, key)
 
 
 def _update(current: dict[bytes, T], planned: Mapping[bytes, T | None]) -> None:

@@ -26,7 +26,7 @@ class Statement(Protocol):
         ...
 
 
-def _load(part: Field, register: int) -> e.Payload | e.Meta:
+def _load(part: Field, register: int) -> e.Expression:
     match part:
         case Field.IP_SADDR:
             return e.Payload(1, 12, 4, register)
@@ -89,7 +89,7 @@ class AddressMatch:
         op = e.Compare.UNEQUAL if self.negate else e.Compare.EQUAL
         address, bits = self.network.network_address.packed, self.network.prefixlen
         load = _load(self.field, e.REGISTER)
-        if bits % 8 == 0 and bits:  # whole bytes: load no more than those, as nft does
+        if isinstance(load, e.Payload) and bits % 8 == 0 and bits:  # whole bytes: load no more than those, as nft does
             return (replace(load, length=bits // 8), e.Compare(op, address[: bits // 8]))
         size = self.field.size
         return (load, e.Bitwise(self.network.netmask.packed, bytes(size), size), e.Compare(op, address))

@@ -277,9 +277,10 @@ class FakeApi:
         message: str = "injected",
         retry_after: int | None = None,
         body: bytes | None = None,
+        headers: dict[str, str] | None = None,
     ) -> None:
         """Answer the next `times` requests with this status (inf: until heal). `verb`: 'list', 'watch', '' for both."""
-        headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+        headers = (headers or {}) | ({} if retry_after is None else {"Retry-After": str(retry_after)})
         answer = status(code, _REASONS.get(code, ""), message) if body is None else body
         with self._lock:
             self._faults.append(_Fault(kind, verb, times, code, answer, headers))

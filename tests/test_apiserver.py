@@ -360,9 +360,10 @@ def test_silence_in_a_stream_has_an_end(api: FakeApi, following: Following) -> N
 
 
 def test_redirects_are_not_followed(api: FakeApi, following: Following) -> None:
-    api.fail(302)
+    api.fail(302, headers={"Location": "/api/v1/nodes"})
     with following.connection.get("/api/v1/services", read_timeout=1) as answer:
         assert answer.status == 302
+    assert [request.path for request in api.requests] == ["/api/v1/services"]
 
 
 def test_importing_costs_nothing_and_the_models_are_never_loaded(api: FakeApi, tmp_path: Path) -> None:

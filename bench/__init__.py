@@ -1,0 +1,1 @@
+"""Benchmarks: commands, not tests. Each prints medians and how many runs they are of."""
