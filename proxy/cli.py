@@ -14,7 +14,7 @@ import structlog
 from proxy import logs
 from proxy.agent import Agent, explain
 from proxy.config import Config, load_config, node_name
-from proxy.errors import EXIT_CODES, NoPermission, SourceError, UsageError, UserError
+from proxy.errors import EXIT_CODES, NoPermission, UsageError, UserError
 from proxy.events import Inbox
 from proxy.manifests import ManifestSource
 from proxy.state import State

@@ -100,8 +100,20 @@ class Kernel:
             state.chains[chain].rules.append(rule)
         state.sets.update(read_sets(self._list(GETSET, table.family, table.name), table.name))
         for name, found in state.sets.items():
-            found.elements.update(read_elements(self._list(GETSETELEM, table.family, table.name, name), table.name))
+            found.elements = self._elements(table, name)
         return state
+
+    def _elements(self, table: Table, name: str) -> dict[bytes, tuple[bytes, str]]:
+        """A set's elements. The kernel still spreads a hash table over more buckets after the transaction that made it
+        grow, and a dump meanwhile misses some: only what two reads agree on is true."""
+        before: dict[bytes, tuple[bytes, str]] = {}
+        for _ in range(DUMP_TRIES):
+            replies = self._list(GETSETELEM, table.family, table.name, name)
+            now = dict(read_elements(replies, table.name))
+            if now == before:
+                return now
+            before = now
+        raise _Changed
 
     def _list(self, kind: int, family: Family, table: str, set_name: str = "") -> Iterator[Message]:
         return self._ask(dump_request(kind, family, self._next_sequence(), table, set_name))

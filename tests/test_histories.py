@@ -143,7 +143,7 @@ def test_a_cluster_ip_may_go_to_another_service_in_the_batch_that_deletes_the_fi
     agent.handle([Put(second), Delete(SERVICE, "default", "service-1")])
     state = kernel.dump(LAYOUTS[Family.IPV4].table)
     assert state is not None
-    [(key, (_, comment))] = state.sets["services-2"].elements.items()
+    [(_, comment)] = state.sets["services-2"].elements.values()
     assert comment == "default/service-2:http"
     assert not state.sets["services-1"].elements
     assert len(state.sets["endpoints"].elements) == 2
