@@ -9,7 +9,7 @@ PYTHON ?= /usr/bin/python3
 # libnftables read back what the proxy programmed. The proxy itself speaks netlink.
 NFTABLES_BINDINGS := /usr/lib/python3/dist-packages/nftables
 
-SYSTEM_PACKAGES := ca-certificates iproute2 libnftables1 nftables procps python3-nftables python3-venv util-linux
+SYSTEM_PACKAGES := ca-certificates iproute2 libnftables1 netbase nftables procps python3-nftables python3-venv util-linux
 
 VENV := .venv
 # pip applies constraints to the build backend only through this variable.

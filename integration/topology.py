@@ -58,6 +58,7 @@ class Bed:
             Namespace(prefix + name) for name in ("client", "node0", "node1", "pod-1", "pod-2")
         )
         self.client = Host("client", client, "192.168.77.1", "fd77::1")
+        self.client2 = Host("client2", client, "192.168.77.9", "fd77::9")  # another address of the same machine
         self.node = Host("node0", node, "192.168.77.2", "fd77::2", picks_source=True)
         self.pod1 = Host("pod-1", pod1, "10.244.0.2", "fd44::2")
         self.pod2 = Host("pod-2", pod2, "10.244.0.3", "fd44::3")
@@ -135,9 +136,10 @@ class Bed:
 
     def _ends(self) -> list[_End]:
         """Every namespace but the node's, with its one cable to the node."""
-        client, pod1, pod2, pod3, pod4 = self.client, self.pod1, self.pod2, self.pod3, self.pod4
+        pod1, pod2, pod3, pod4 = self.pods
+        clients = [*(c.ipv4 + "/24" for c in (self.client, self.client2)), *(c.ipv6 + "/64" for c in (self.client, self.client2))]
         return [
-            _End(client.namespace, "eth0", [client.ipv4 + "/24", client.ipv6 + "/64"], "192.168.77.2", "fd77::2"),
+            _End(self.client.namespace, "eth0", clients, "192.168.77.2", "fd77::2"),
             _End(self._node1, "eth1", ["192.168.78.3/24", "fd78::3/64"], "192.168.78.2", "fd78::2", (pod3, pod4)),
             _End(pod1.namespace, "veth1", [pod1.ipv4 + "/32", pod1.ipv6 + "/128"], "10.244.0.1", "fd44::1"),
             _End(pod2.namespace, "veth2", [pod2.ipv4 + "/32", pod2.ipv6 + "/128"], "10.244.0.1", "fd44::1"),
