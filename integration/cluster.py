@@ -41,7 +41,9 @@ class Cluster:
     config: what differs from CONFIG, key by key at any depth; a key whose value is None is left out.
     """
 
-    def __init__(self, bed: Bed, directory: Path, config: Object | None = None, labels: Mapping[str, str] | None = None):
+    def __init__(
+        self, bed: Bed, directory: Path, config: Object | None = None, labels: Mapping[str, str] | None = None
+    ):
         self.bed = bed
         self.manifests = directory / "manifests"
         self.manifests.mkdir(parents=True)
@@ -100,7 +102,7 @@ class Cluster:
 
     def _last_is_in(self) -> bool:
         try:
-            reached = ask(self.bed.pod3, _LAST_ADDRESS, _LAST_PORT, timeout=0.5).endpoint
+            reached = ask(self.bed.pod1, _LAST_ADDRESS, _LAST_PORT, timeout=0.5).endpoint
         except OSError:
             return False
         return reached == endpoint(self.bed.pod4.ipv4, _DIRECTIONS[self._turn])

@@ -118,7 +118,7 @@ def observe(bed: Bed, flow: Flow) -> Outcome:
         else:
             reach.add(answer.endpoint)
             sources.add("preserved" if answer.seen == answer.own else "masqueraded")
-        if fails and count > 1 or count >= LEAST and reach >= flow.expected.reach:
+        if (fails and count > 1) or (count >= LEAST and reach >= flow.expected.reach):
             break
     return Outcome(frozenset(reach), frozenset(sources), frozenset(fails))
 

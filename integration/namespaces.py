@@ -70,7 +70,9 @@ class Namespace:
         It is killed when the calling *thread* ends, so that nothing outlives a run that was killed: call it from a
         thread that stays. `stop` ends it in order, `end` all of the namespace.
         """
-        dies_with_us = ["setpriv", "--pdeathsig", "KILL", "--"]
+        # The shell looks whether we are still there: a parent that died before prctl() sends no signal any more.
+        alive = ["sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"', str(os.getpid())]
+        dies_with_us = ["setpriv", "--pdeathsig", "KILL", "--", *alive]
         with self.entered():
             process = subprocess.Popen(
                 [*dies_with_us, *argv],

@@ -137,7 +137,10 @@ class Bed:
     def _ends(self) -> list[_End]:
         """Every namespace but the node's, with its one cable to the node."""
         pod1, pod2, pod3, pod4 = self.pods
-        clients = [*(c.ipv4 + "/24" for c in (self.client, self.client2)), *(c.ipv6 + "/64" for c in (self.client, self.client2))]
+        clients = [
+            *(c.ipv4 + "/24" for c in (self.client, self.client2)),
+            *(c.ipv6 + "/64" for c in (self.client, self.client2)),
+        ]
         return [
             _End(self.client.namespace, "eth0", clients, "192.168.77.2", "fd77::2"),
             _End(self._node1, "eth1", ["192.168.78.3/24", "fd78::3/64"], "192.168.78.2", "fd78::2", (pod3, pod4)),

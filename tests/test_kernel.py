@@ -79,13 +79,13 @@ def test_every_operation_can_be_described(operation: Operation) -> None:
 def test_without_permission_the_kernel_says_so(namespace: Namespace) -> None:
     """As another user, in the same namespace."""
     program = """
-        import os, sys
-        os.setgid(65534); os.setuid(65534)
+        import os
         from rules.kernel import Kernel
         from rules.layout import LAYOUTS
         from rules.tables import remove
         from rules.errors import TransactionError
         from proxy.agent import explain
+        os.setgid(65534); os.setuid(65534)
         try:
             Kernel().commit(remove(next(iter(LAYOUTS.values()))))
         except TransactionError as error:
