@@ -23,7 +23,6 @@ from proxy.events import Delete, Event, Inbox, Put, Replace
 from proxy.model import ENDPOINT_SLICE, NODE, SERVICE, SERVICE_CIDR
 from proxy.state import State
 from rules.kernel import Kernel
-from rules.layout import Options
 
 SIZES = ("10000x10", "44000x2", "5000x50")
 ROUNDS = 200
@@ -39,7 +38,7 @@ def measure(size: str) -> None:
     """One size, in this process and namespace."""
     count, endpoints = map(int, size.split("x"))
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    agent = Agent(State("node-1"), Kernel(), Inbox(), Options())
+    agent = Agent(State("node-1"), Kernel(), Inbox())
     base = memory("VmRSS")
     events: list[Event] = [
         Replace(SERVICE, list(cluster.services(count))),

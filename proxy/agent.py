@@ -14,14 +14,17 @@ import structlog
 
 from proxy.errors import KernelTooOld, NoPermission, RulesRefused, UserError
 from proxy.events import Event, Failed, Inbox
+from proxy.nodes import NodeInfo
+from proxy.settings import Settings
 from proxy.state import State
+from proxy.udp import UdpChange, UdpFlows
 from rules.diff import Plan, Programmed
 from rules.elements import ServicePort, family_of
 from rules.errors import TransactionError
 from rules.expressions import KNOWN
 from rules.layout import LAYOUTS, Network, Options
 from rules.objects import Family
-from rules.tables import change_service_cidrs, replace
+from rules.tables import change_local, change_service_cidrs, replace
 from rules.transaction import Operation
 
 LOG = structlog.get_logger()
@@ -38,14 +41,38 @@ class Nftables(Protocol):
     def commit(self, operations: Sequence[Operation]) -> int: ...
 
 
+class Follower(Protocol):
+    """Who acts on what has been programmed, beside nftables. Must not block and not raise."""
+
+    def programmed(self, flows: Mapping[bytes, UdpFlows]) -> None:
+        """Everything has been programmed anew; these are all UDP service ports."""
+        ...
+
+    def committed(self, changes: Sequence[UdpChange]) -> None:
+        """A change has been committed."""
+        ...
+
+
 class Agent:
     """Programs one node. `run` is the loop; `handle` is one turn of it, without waiting."""
 
-    def __init__(self, state: State, kernel: Nftables, inbox: Inbox, options: Options) -> None:
-        self.state, self.kernel, self.inbox, self.options = state, kernel, inbox, options
+    def __init__(
+        self,
+        state: State,
+        kernel: Nftables,
+        inbox: Inbox,
+        settings: Settings | None = None,
+        followers: Sequence[Follower] = (),
+    ) -> None:
+        self.state, self.kernel, self.inbox = state, kernel, inbox
+        self.settings = settings or Settings()
+        self.followers = followers
         self._programmed: dict[Family, Programmed] = {}
         self._service_cidrs: tuple[Network, ...] = ()
+        self._options: Options | None = None
         self._refusals = 0
+        self._addresses: dict[Family, frozenset[bytes]] = {}
+        self._addresses_from: tuple[NodeInfo | None, frozenset[bytes]] | None = None
 
     def run(self, once: bool = False) -> None:
         """Until the inbox is closed; with `once` until everything is programmed. Raises UserError."""
@@ -77,12 +104,16 @@ class Agent:
         self._report_problems()
 
     def _sync(self, started: float) -> None:
+        # What the Node says of local pods may come late, and change; before it does, nothing is right.
+        options = self.settings.options_on(self.state.node) or self._options
+        if options is None:
+            return
         first = not self._programmed
         try:
             if first:
-                self._replace(started)
+                self._replace(started, options)
             else:
-                self._change(started)
+                self._change(started, options)
         except TransactionError as error:
             if first and not self._refusals:
                 raise explain(error) from error
@@ -95,12 +126,12 @@ class Agent:
         else:
             self._refusals = 0
 
-    def _replace(self, started: float) -> None:
+    def _replace(self, started: float, options: Options) -> None:
         """Everything, in one transaction, in the place of whatever table was there."""
         cidrs = self.state.service_cidrs
         operations: list[Operation] = []
         for family in Family:
-            operations += replace(LAYOUTS[family], self.options, cidrs)
+            operations += replace(LAYOUTS[family], options, cidrs)
         programmed = {family: Programmed(family) for family in Family}
         wanted = self.state.everything()
         plans = self._plan(programmed, wanted)
@@ -109,16 +140,18 @@ class Agent:
         size = self.kernel.commit(operations)
         for family, plan in plans.items():
             programmed[family].accept(plan)
-        self._programmed, self._service_cidrs = programmed, cidrs
+        self._programmed, self._service_cidrs, self._options = programmed, cidrs, options
         self.state.settle_all()
         self._log("programmed", started, len(wanted), len(operations), size)
+        for follower in self.followers:
+            follower.programmed(self.state.udp_flows())
         del operations, plans
         # What is here now stays: no need for the garbage collector to look at it ever again.
         gc.collect()
         gc.freeze()
         gc.enable()
 
-    def _change(self, started: float) -> None:
+    def _change(self, started: float, options: Options) -> None:
         """What changed, in one transaction; nothing if nothing did."""
         wanted = self.state.wanted()
         plans = self._plan(self._programmed, wanted)
@@ -126,24 +159,37 @@ class Agent:
         for plan in plans.values():
             operations += plan.operations
         cidrs = self.state.service_cidrs
-        if cidrs != self._service_cidrs:
-            for family in Family:
+        for family in Family:
+            if cidrs != self._service_cidrs:
                 operations += change_service_cidrs(LAYOUTS[family], cidrs)
+            if options != self._options:
+                operations += change_local(LAYOUTS[family], options)
         size = self.kernel.commit(operations)
         for family, plan in plans.items():
             self._programmed[family].accept(plan)
-        self._service_cidrs = cidrs
-        self.state.settle(wanted)
+        self._service_cidrs, self._options = cidrs, options
+        flows = self.state.settle(wanted)
         if operations:
             self._log("committed", started, len(wanted), len(operations), size)
+        for follower in self.followers:
+            follower.committed(flows)
 
     def _plan(
         self, programmed: Mapping[Family, Programmed], wanted: Mapping[bytes, ServicePort | None]
     ) -> dict[Family, Plan]:
-        by_family: dict[Family, dict[bytes, ServicePort | None]] = {}
+        by_family: dict[Family, dict[bytes, ServicePort | None]] = {family: {} for family in Family}
         for key, port in wanted.items():
-            by_family.setdefault(family_of(key), {})[key] = port
-        return {family: programmed[family].plan(ports) for family, ports in by_family.items()}
+            by_family[family_of(key)][key] = port
+        addresses = self._nodeport_ips()
+        return {family: programmed[family].plan(ports, addresses[family]) for family, ports in by_family.items()}
+
+    def _nodeport_ips(self) -> dict[Family, frozenset[bytes]]:
+        """Looks at the node's addresses only when they, or the Node, are others than last time."""
+        sources = (self.state.node, self.state.local_addresses)
+        if self._addresses_from is None or any(a is not b for a, b in zip(sources, self._addresses_from, strict=True)):
+            self._addresses = self.settings.nodeport_ips(*sources)
+            self._addresses_from = sources
+        return self._addresses
 
     def _log(self, event: str, started: float, ports: int, operations: int, size: int) -> None:
         milliseconds = round((time.perf_counter() - started) * 1e3, 3)

@@ -17,11 +17,12 @@ from proxy.config import Config, load_config, node_name
 from proxy.errors import EXIT_CODES, NoPermission, UsageError, UserError
 from proxy.events import Inbox
 from proxy.manifests import ManifestSource
+from proxy.settings import settings
 from proxy.state import State
 from rules.diff import scratch
 from rules.errors import KernelUnreachable, TransactionError
 from rules.kernel import Kernel
-from rules.layout import LAYOUTS, Options
+from rules.layout import LAYOUTS
 from rules.objects import Family
 from rules.tables import create, remove
 from rules.text import render
@@ -106,7 +107,7 @@ def _run(options: argparse.Namespace) -> None:
     kernel = _kernel()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: inbox.close())
-    agent = Agent(State(node), kernel, inbox, rule_options(config))
+    agent = Agent(State(node), kernel, inbox, settings(config))
     source = _source(options, config, inbox, node)
     LOG.info("starting", node=node, source=options.manifests or "API server")
     try:
@@ -137,9 +138,12 @@ def _render(options: argparse.Namespace) -> None:
     for problem in state.problems:
         LOG.warning("object_left_out", **{f: getattr(problem, f) for f in problem.__struct_fields__})
     ports = [port for port in state.everything().values() if port]
+    made = settings(config)
+    rule_options = made.options_on(state.node) or made.options
+    addresses = made.nodeport_ips(state.node, ())
     for family in Family:
-        operations = create(LAYOUTS[family], rule_options(config), state.service_cidrs)
-        operations += scratch(family, [p for p in ports if p.family is family]).operations
+        operations = create(LAYOUTS[family], rule_options, state.service_cidrs)
+        operations += scratch(family, [p for p in ports if p.family is family], addresses[family]).operations
         sys.stdout.write(render(operations))
     sys.stdout.flush()
 
@@ -172,16 +176,6 @@ def _config(options: argparse.Namespace) -> Config:
     for path, reason in config.without_effect:
         LOG.info("config_field_without_effect", file=options.config, field=path, reason=reason)
     return config
-
-
-def rule_options(config: Config) -> Options:
-    """What of the configuration the table depends on."""
-    cidr = config.cluster_cidr
-    return Options(
-        masquerade_mark=1 << config.nftables.masquerade_bit,
-        masquerade_all=config.nftables.masquerade_all,
-        local_networks=tuple(network for network in (cidr.v4, cidr.v6) if network),
-    )
 
 
 def _kernel() -> Kernel:

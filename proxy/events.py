@@ -38,13 +38,19 @@ class Replace(Struct, frozen=True):
     objects: Sequence[KubeObject]
 
 
+class LocalAddresses(Struct, frozen=True):
+    """All IP addresses of this node's interfaces, packed."""
+
+    addresses: frozenset[bytes]
+
+
 class Failed(Struct, frozen=True):
     """The source cannot go on, ever (not a passing fault: those it retries itself). The agent raises `error`."""
 
     error: Exception
 
 
-Event = Put | Delete | Replace | Failed
+Event = Put | Delete | Replace | LocalAddresses | Failed
 
 
 class Inbox:

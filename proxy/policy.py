@@ -24,9 +24,13 @@ class Place(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """drop: nothing here, but elsewhere: a packet is dropped, where without endpoints anywhere it is refused."""
+    """endpoints: what a packet may reach. local: with a Local policy, what it may reach if it comes from outside.
+
+    drop: there are endpoints, but none that the Local policy allows: dropped, not refused.
+    """
 
     endpoints: Sequence[Candidate]
+    local: Sequence[Candidate] = ()
     drop: bool = False
 
 
@@ -58,13 +62,35 @@ def _better(one: EndpointInfo, other: EndpointInfo) -> bool:
     )
 
 
-def choose(candidates: Sequence[Candidate], place: Place, local_only: bool) -> Choice:
-    """By internalTrafficPolicy: Cluster, or with `local_only` Local."""
+def choose_internal(candidates: Sequence[Candidate], place: Place, local_only: bool) -> Choice:
+    """For a clusterIP, by internalTrafficPolicy: Cluster, or with `local_only` Local."""
     if not local_only:
-        return Choice(_narrow(_ready(candidates), place) or _last_resort(candidates))
+        return Choice(_anywhere(candidates, place))
+    here = _here(candidates, place)
+    return Choice(here, drop=not here and _exist(candidates))
+
+
+def choose_external(candidates: Sequence[Candidate], place: Place, local_only: bool) -> Choice:
+    """For an external address or NodePort, by externalTrafficPolicy. With Local, pods and the node itself still reach
+    all endpoints."""
+    everywhere = _anywhere(candidates, place)
+    if not local_only:
+        return Choice(everywhere)
+    here = _here(candidates, place)
+    return Choice(everywhere, here, drop=not here and _exist(candidates))
+
+
+def _anywhere(candidates: Sequence[Candidate], place: Place) -> Sequence[Candidate]:
+    return _narrow(_ready(candidates), place) or _last_resort(candidates)
+
+
+def _here(candidates: Sequence[Candidate], place: Place) -> Sequence[Candidate]:
     local = [c for c in candidates if c[0].node == place.node]
-    here = _ready(local) or _last_resort(local)
-    return Choice(here, drop=not here and bool(_ready(candidates) or _last_resort(candidates)))
+    return _ready(local) or _last_resort(local)
+
+
+def _exist(candidates: Sequence[Candidate]) -> bool:
+    return bool(_ready(candidates) or _last_resort(candidates))
 
 
 def _ready(candidates: Sequence[Candidate]) -> Sequence[Candidate]:

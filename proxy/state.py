@@ -6,13 +6,14 @@ Events come in any order: an EndpointSlice before its Service, a Delete of what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ipaddress
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
 from proxy.addresses import Network, parse_network
 from proxy.claims import Claim, Claims
-from proxy.events import Delete, Event, Put, Replace
+from proxy.events import Delete, Event, LocalAddresses, Put, Replace
 from proxy.model import (
     ENDPOINT_SLICE,
     KINDS,
@@ -25,13 +26,13 @@ from proxy.model import (
     Service,
     ServiceCIDR,
 )
-from proxy.policy import Place, choose, gather
-from proxy.services import Name, PortInfo, Rejected, ServiceInfo, read_service
-from proxy.slices import SliceInfo, read_slice
-from rules.elements import ServicePort, describe_key, endpoint
+from proxy.nodes import NodeInfo, read_node
+from proxy.policy import Candidate, Place, choose_external, choose_internal, gather
+from proxy.services import Name, PortInfo, Rejected, Scope, ServiceInfo, read_service
+from proxy.slices import Condition, SliceInfo, read_slice
+from proxy.udp import NO_FLOWS, UdpChange, UdpFlows, is_udp
+from rules.elements import ServicePort, Sources, address_of, address_range, describe_key, endpoint, family_of
 from rules.layout import MAX_ENDPOINTS
-
-ZONE_LABEL = "topology.kubernetes.io/zone"
 
 
 class Problem(Struct, frozen=True):
@@ -52,6 +53,8 @@ class State:
 
     def __init__(self, node: str) -> None:
         self.place = Place(node)
+        self.node: NodeInfo | None = None
+        self.local_addresses: frozenset[bytes] = frozenset()
         self.problems: list[Problem] = []
         self.visited = 0
         self._services: dict[Name, ServiceInfo] = {}
@@ -60,6 +63,8 @@ class State:
         self._cidrs: dict[str, tuple[Network, ...]] = {}
         self._claims = Claims()
         self._changed: set[bytes] = set()
+        self._udp: dict[bytes, UdpFlows] = {}
+        self._udp_next: dict[bytes, UdpFlows] = {}
         self._known_faults: dict[tuple[str, Name], tuple[str, ...]] = {}
         self._listed: set[str] = set()
 
@@ -87,6 +92,8 @@ class State:
                 self._delete(kind, (namespace, name))
             case Replace(kind, objects):
                 self._replace(kind, objects)
+            case LocalAddresses(addresses):
+                self.local_addresses = addresses
 
     def wanted(self) -> dict[bytes, ServicePort | None]:
         """The service ports that may have changed since `settle`; None: nobody has that key any more."""
@@ -94,16 +101,34 @@ class State:
 
     def everything(self) -> dict[bytes, ServicePort | None]:
         """All service ports, as after an empty start."""
+        self._udp_next = {}
         ports = (port for service in self._services.values() for port in service.ports)
         return {port.key: self._compile(port.key) for port in ports}
 
-    def settle(self, keys: Iterable[bytes]) -> None:
-        """What was wanted of these keys is programmed."""
-        self._changed.difference_update(keys)
+    def settle(self, keys: Iterable[bytes]) -> list[UdpChange]:
+        """What was wanted of these keys is programmed. Returns what that means for UDP flows that are there."""
+        changes = []
+        for key in keys:
+            self._changed.discard(key)
+            if is_udp(key):
+                old, new = self._udp.get(key, NO_FLOWS), self._udp_next.pop(key, NO_FLOWS)
+                gone = old.serving - new.serving
+                if gone or (new.usable and not old.usable):
+                    changes.append(UdpChange(key, gone, new.usable and not old.usable))
+                if new is NO_FLOWS:
+                    self._udp.pop(key, None)
+                else:
+                    self._udp[key] = new
+        return changes
 
     def settle_all(self) -> None:
         """Everything is programmed."""
         self._changed.clear()
+        self._udp, self._udp_next = self._udp_next, {}
+
+    def udp_flows(self) -> dict[bytes, UdpFlows]:
+        """What is programmed of UDP: for a comparison with all flows that are there. Do not change it."""
+        return self._udp
 
     # Objects in.
 
@@ -117,7 +142,9 @@ class State:
             case ServiceCIDR():
                 self._put_service_cidr(obj)
             case Node() if obj.metadata.name == self.place.node:
-                self._move(Place(self.place.node, (obj.metadata.labels or {}).get(ZONE_LABEL, "")))
+                info, faults = read_node(obj)
+                self._faults(NODE, ("", self.place.node), *faults)
+                self._set_node(info)
 
     def _delete(self, kind: str, name: Name) -> None:
         self._known_faults.pop((kind, name), None)
@@ -128,7 +155,7 @@ class State:
         elif kind == SERVICE_CIDR:
             self._cidrs.pop(name[1], None)
         elif kind == NODE and name[1] == self.place.node:
-            self._move(Place(self.place.node))
+            self._set_node(None)
 
     def _replace(self, kind: str, objects: Iterable[KubeObject]) -> None:
         known: Iterable[Name] = {
@@ -148,10 +175,9 @@ class State:
     def _put_service(self, service: Service) -> None:
         name = (service.metadata.namespace, service.metadata.name)
         try:
-            info: ServiceInfo | None = read_service(service)
-            faults: tuple[str, ...] = ()
+            info, faults = read_service(service)
         except Rejected as error:
-            info, faults = None, (str(error),)
+            info, faults = None, [str(error)]
         self._faults(SERVICE, name, *faults)
         self._set_service(name, info)
 
@@ -210,14 +236,19 @@ class State:
         self._faults(SERVICE_CIDR, ("", obj.metadata.name), *faults)
         self._cidrs[obj.metadata.name] = tuple(networks)
 
-    def _move(self, place: Place) -> None:
-        """This node's labels changed: all Services with hints are another choice now. Rare; looks at all slices."""
-        if place == self.place:
-            return
-        self.place = place
-        for service, slices in self._slices.items():
-            if any(slice_.has_hints for slice_ in slices.values()):
-                self._touch(service)
+    def _set_node(self, new: NodeInfo | None) -> None:
+        """What depends on this node's labels or addresses is another choice now. Rare; looks at everything."""
+        old, self.node = self.node, new
+        zone = new.zone if new else ""
+        if zone != self.place.zone:
+            self.place = Place(self.place.node, zone)
+            for service, slices in self._slices.items():
+                if any(slice_.has_hints for slice_ in slices.values()):
+                    self._touch(service)
+        if (old.addresses if old else ()) != (new.addresses if new else ()):
+            for name, info in self._services.items():
+                if info.sources:
+                    self._touch(name)
 
     def _touch(self, service: Name) -> None:
         info = self._services.get(service)
@@ -232,23 +263,56 @@ class State:
             return None
         service, port = claim.service, claim.port
         slices = self._slices.get(service.name, {})
-        candidates = gather(slices.values(), len(key) - 8, port.name, port.protocol)
+        family = family_of(key)
+        candidates = gather(slices.values(), family.address_size, port.name, port.protocol)
         self.visited += 1 + len(slices) + len(candidates)
-        choice = choose(candidates, self.place, service.local_only)
-        chosen = choice.endpoints[:MAX_ENDPOINTS]
-        if len(choice.endpoints) > len(chosen):
-            reason = f"port {port.name!r} has {len(choice.endpoints)} endpoints; only {len(chosen)} are used"
-            self.problems.append(Problem(SERVICE, *service.name, reason))
+        external = port.scope is not Scope.CLUSTER_IP
+        if external:
+            choice = choose_external(candidates, self.place, service.external_local)
+        else:
+            choice = choose_internal(candidates, self.place, service.internal_local)
+        if port.protocol == "UDP":
+            serving = frozenset(endpoint(e.address, n) for e, n in candidates if e.conditions & Condition.SERVING)
+            self._udp_next[key] = UdpFlows(serving, bool(choice.endpoints or choice.local))
         node = self.place.node
         # An endpoint that names no node may be on this one (the "kubernetes" Service has such).
-        hairpins = {e.address for e, _ in chosen if e.node == node or not e.node}
+        hairpins = {e.address for e, _ in (*choice.endpoints, *choice.local) if e.node == node or not e.node}
         return ServicePort(
             key,
             _full_name(service.name, port),
-            tuple(endpoint(e.address, number) for e, number in chosen),
+            self._packed(choice.endpoints, service.name, port),
             tuple(hairpins),
             choice.drop,
+            external,
+            external and service.external_local,
+            self._packed(choice.local, service.name, port),
+            service.timeout,
+            self._sources(service, key) if port.scope is Scope.LOAD_BALANCER else None,
         )
+
+    def _packed(self, chosen: Sequence[Candidate], name: Name, port: PortInfo) -> tuple[bytes, ...]:
+        if len(chosen) > MAX_ENDPOINTS:
+            reason = f"port {port.name!r} has {len(chosen)} endpoints; only {MAX_ENDPOINTS} are used"
+            self.problems.append(Problem(SERVICE, *name, reason))
+        return tuple([endpoint(e.address, number) for e, number in chosen[:MAX_ENDPOINTS]])
+
+    def _sources(self, service: ServiceInfo, key: bytes) -> Sources | None:
+        """Who may use a load balancer's address; None: everybody."""
+        if service.sources is None:
+            return None
+        version = 4 if len(address_of(key)) == 4 else 6
+        networks = [n for n in service.sources if n.version == version]
+        if any(not n.prefixlen for n in networks) or (service.sources and not networks):
+            return None
+        own = [ipaddress.ip_address(a) for a in (self.node.addresses if self.node else ())]
+        if any(address in network for address in own for network in networks):
+            # The node talks to the load balancer's address with that address as its source.
+            networks += [
+                ipaddress.ip_network(address_of(port.key))
+                for port in service.ports
+                if port.scope is Scope.LOAD_BALANCER and len(address_of(port.key)) == len(address_of(key))
+            ]
+        return tuple(address_range(n) for n in ipaddress.collapse_addresses(networks))  # type: ignore[type-var]
 
     def _faults(self, kind: str, name: Name, *reasons: str) -> None:
         """What is wrong with an object now: reported when it is news, not each time the object is seen again."""

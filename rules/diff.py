@@ -7,187 +7,244 @@ the endpoints of the service ports that changed, never with what else there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from rules.elements import ServicePort, index
-from rules.layout import LAYOUTS, Layout, band
-from rules.objects import Family, Set
-from rules.transaction import AddElement, DeleteElement, Operation
+from msgspec import Struct
 
-T = TypeVar("T")
+from rules.elements import ServicePort, address_of, element_key, index, is_node_port
+from rules.layout import LAYOUTS, LOCAL, TICKET, Group, Layout, Ports, band
+from rules.numbering import Slots, dense, place, place_sticky
+from rules.objects import Family, Set
+from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, Operation
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Entry(Struct, frozen=True, gc=False):
+    """A service port as it was wanted, and the numbers that its endpoints (and its local ones) have got."""
+
+    port: ServicePort
+    slots: Slots
+    local: Slots
 
 
 @dataclass(slots=True)
 class Plan:
-    """operations: deletes first, then adds, so that a key may go and come back. `entries`: key -> what it will be."""
+    """operations: what makes new groups, then deletes, then adds, so that a key may go and come back.
+
+    The rest is what `accept` writes down: key -> what it will be.
+    """
 
     operations: list[Operation] = field(default_factory=list)
-    entries: dict[bytes, ServicePort | None] = field(default_factory=dict)
-    addresses: dict[bytes, int] = field(default_factory=dict)
-    hairpins: dict[bytes, int] = field(default_factory=dict)
+    entries: dict[bytes, Entry | None] = field(default_factory=dict)
+    counts: dict[tuple[str, bytes], int] = field(default_factory=dict)
+    groups: set[Group] = field(default_factory=set)
+    nodeport_ips: frozenset[bytes] | None = None
 
 
+@dataclass(slots=True)
 class _Changes:
     """Operations gathered by set, so that those of one set travel in one message."""
 
-    def __init__(self) -> None:
-        self._deletes: dict[str, list[Operation]] = {}
-        self._adds: dict[str, list[Operation]] = {}
+    groups: dict[Group, None] = field(default_factory=dict)
+    deletes: dict[str, list[Operation]] = field(default_factory=dict)
+    adds: dict[str, list[Operation]] = field(default_factory=dict)
+    counts: dict[tuple[str, bytes], int] = field(default_factory=dict)
 
-    def adds(self, set_: Set) -> list[Operation]:
-        return self._adds.setdefault(set_.name, [])
+    def add(self, set_: Set, key: bytes, data: bytes = b"", comment: str = "", end: bytes = b"") -> None:
+        self.adds.setdefault(set_.name, []).append(AddElement(set_, key, data, comment, end))
 
-    def add(self, set_: Set, key: bytes, data: bytes = b"", comment: str = "") -> None:
-        self._adds.setdefault(set_.name, []).append(AddElement(set_, key, data, comment))
+    def delete(self, set_: Set, key: bytes, end: bytes = b"") -> None:
+        self.deletes.setdefault(set_.name, []).append(DeleteElement(set_, key, end))
 
-    def delete(self, set_: Set, key: bytes) -> None:
-        self._deletes.setdefault(set_.name, []).append(DeleteElement(set_, key))
-
-    def operations(self) -> list[Operation]:
-        return [o for by_set in (self._deletes, self._adds) for operations in by_set.values() for o in operations]
+    def count(self, name: str, what: bytes, change: int) -> None:
+        self.counts[name, what] = self.counts.get((name, what), 0) + change
 
 
 class Programmed:
-    """What one family's table holds, apart from the chains."""
+    """What one family's table holds, apart from the chains that are always there."""
 
     def __init__(self, family: Family) -> None:
         self.layout: Layout = LAYOUTS[family]
-        self.entries: dict[bytes, ServicePort] = {}
-        self._addresses: dict[bytes, int] = {}
-        self._hairpins: dict[bytes, int] = {}
+        self.entries: dict[bytes, Entry] = {}
+        self._counts: dict[tuple[str, bytes], int] = {}
+        self._groups: set[Group] = set()
+        self._nodeport_ips: frozenset[bytes] = frozenset()
 
-    def plan(self, wanted: Mapping[bytes, ServicePort | None]) -> Plan:
-        """What turns the entries of these keys into the wanted ones (None: gone), leaving all other entries alone."""
-        plan = Plan()
-        changes = _Changes()
-        addresses: dict[bytes, int] = {}
-        hairpins: dict[bytes, int] = {}
+    def plan(self, wanted: Mapping[bytes, ServicePort | None], nodeport_ips: frozenset[bytes] | None = None) -> Plan:
+        """What turns the entries of these keys into the wanted ones (None: gone), leaving all other entries alone.
+
+        nodeport_ips: packed addresses of this node that NodePorts are to answer on; None: as they are.
+        """
+        plan, changes = Plan(), _Changes()
         for key, new in wanted.items():
             old = self.entries.get(key)
-            if old is new or old == new:
-                continue
-            if old is None or new is None:
-                address = key[:-8]
-                addresses[address] = addresses.get(address, 0) + (1 if new else -1)
-            before, after = old.endpoints if old else (), new.endpoints if new else ()
-            if before != after:
-                after = place(before, after)
-                self._endpoints(key, before, after, changes)
-                if new and after != new.endpoints:
-                    new = ServicePort(key, new.name, after, new.hairpins, new.drop)
-            self._membership(key, old, new, changes)
-            if old:
-                for address in old.hairpins:
-                    hairpins[address] = hairpins.get(address, 0) - 1
-            if new:
-                for address in new.hairpins:
-                    hairpins[address] = hairpins.get(address, 0) + 1
-            plan.entries[key] = new
-        layout = self.layout
-        for address, change in addresses.items():
-            _count(self._addresses, plan.addresses, address, change, changes, layout.cluster_ips, address)
-        for address, change in hairpins.items():
-            _count(self._hairpins, plan.hairpins, address, change, changes, layout.hairpins, address * 2)
-        plan.operations = changes.operations()
+            if (old.port if old else None) != new:
+                plan.entries[key] = self._change(key, old, new, changes)
+        if nodeport_ips is not None and nodeport_ips != self._nodeport_ips:
+            plan.nodeport_ips = nodeport_ips
+            for address in self._nodeport_ips - nodeport_ips:
+                changes.delete(self.layout.nodeport_ips, address)
+            for address in nodeport_ips - self._nodeport_ips:
+                changes.add(self.layout.nodeport_ips, address)
+        self._settle_counts(plan, changes)
+        plan.groups = {group for group in changes.groups if group not in self._groups}
+        plan.operations = [
+            *(operation for group in plan.groups for operation in _make(group)),
+            *(operation for operations in changes.deletes.values() for operation in operations),
+            *(operation for operations in changes.adds.values() for operation in operations),
+        ]
         return plan
 
     def accept(self, plan: Plan) -> None:
         """The plan's operations are in the kernel."""
         _update(self.entries, plan.entries)
-        _update(self._addresses, plan.addresses)
-        _update(self._hairpins, plan.hairpins)
+        _update(self._counts, plan.counts)
+        self._groups |= plan.groups
+        if plan.nodeport_ips is not None:
+            self._nodeport_ips = plan.nodeport_ips
 
-    def _endpoints(self, key: bytes, before: tuple[bytes, ...], after: tuple[bytes, ...], changes: _Changes) -> None:
-        endpoints = self.layout.endpoints
-        if not before:  # a new service port, the bulk of a first load
-            changes.adds(endpoints).extend(
-                [AddElement(endpoints, key + index(i), data) for i, data in enumerate(after)]
-            )
-            return
-        for i, data in enumerate(before):
-            if i >= len(after) or after[i] != data:
-                changes.delete(endpoints, key + index(i))
-        for i, data in enumerate(after):
-            if i >= len(before) or before[i] != data:
-                changes.add(endpoints, key + index(i), data)
+    def _change(self, key: bytes, old: Entry | None, new: ServicePort | None, changes: _Changes) -> Entry | None:
+        """One service port: its endpoints, its places in the sets, the addresses it counts for."""
+        ports = self.layout.node_ports if is_node_port(key) else self.layout.addresses
+        entry: Entry | None = None
+        if new:
+            stays = old if old and bool(old.port.timeout) == bool(new.timeout) else None
+            entry = _number(new, stays.slots, stays.local) if stays else _number(new, (), ())
+        bare = element_key(key)
+        was, shall = _lists(ports, old), _lists(ports, entry)
+        for where in {**was, **shall}:
+            store, first, before = was.get(where) or (shall[where][0], shall[where][1], ())
+            after = shall[where][2] if where in shall else ()
+            _renumber(changes, store, bare, first, before, after)
+        self._membership(bare, ports, old, entry, changes)
+        for port, change in ((old.port if old else None, -1), (new, 1)):
+            if port is not None:
+                for what in self._counted(port):
+                    changes.count(*what, change)
+        return entry
 
-    def _membership(self, key: bytes, old: ServicePort | None, new: ServicePort | None, changes: _Changes) -> None:
-        """The service port's one element in `services-…` or `dropped`; it carries the name as comment."""
-        was, shall = self._home(old), self._home(new)
-        if was is shall and (not was or (old and new and old.name == new.name)):
-            return
-        if was:
-            changes.delete(was, key)
-        if shall and new:
-            changes.add(shall, key, comment=new.name)
+    def _membership(self, key: bytes, ports: Ports, old: Entry | None, new: Entry | None, changes: _Changes) -> None:
+        """The service port's places in sets; each carries its name."""
+        was = dict(_homes(self.layout, ports, old)) if old else {}
+        shall = dict(_homes(self.layout, ports, new)) if new else {}
+        renamed = old is not None and new is not None and old.port.name != new.port.name
+        for home in was:
+            if home not in shall or renamed:
+                changes.delete(was[home], key)
+        for home, set_ in shall.items():
+            if isinstance(home, Group):
+                changes.groups[home] = None
+            if (home not in was or renamed) and new:
+                changes.add(set_, key, comment=new.port.name)
+        before = (old.port.sources if old else None) or ()
+        after = (new.port.sources if new else None) or ()
+        for first, last in before:
+            if (first, last) not in after:
+                changes.delete(self.layout.allowed_sources, key + first, key + last)
+        for first, last in after:
+            if (first, last) not in before:
+                changes.add(self.layout.allowed_sources, key + first, end=key + last)
 
-    def _home(self, port: ServicePort | None) -> Set | None:
-        """The set that this service port is in; none: it is refused as a port that no Service has."""
-        if port is None:
-            return None
-        if port.endpoints:
-            return self.layout.services[band(len(port.endpoints))]
-        return self.layout.dropped if port.drop else None
+    def _counted(self, port: ServicePort) -> Iterator[tuple[str, bytes]]:
+        """Elements that stand for many service ports: (set's name, key)."""
+        if not is_node_port(port.key):
+            where = self.layout.external_ips if port.external else self.layout.cluster_ips
+            yield where.name, address_of(port.key)
+        for address in port.hairpins:
+            yield self.layout.hairpins.name, address * 2
 
-
-def place(before: tuple[bytes, ...], after: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """The endpoints of `after`, numbered so that as few as possible of `before` change their number.
-
-    New ones take the places of those that go; what is still a gap then is filled from the end. No gaps: 0..N-1.
-    """
-    if not before or not after:
-        return after
-    staying = set(after)
-    known = set(before)
-    placed: list[bytes | None] = [endpoint if endpoint in staying else None for endpoint in before]
-    fresh = [endpoint for endpoint in after if endpoint not in known]
-    fresh.reverse()
-    for i, endpoint in enumerate(placed):
-        if endpoint is None and fresh:
-            placed[i] = fresh.pop()
-    result: list[bytes] = []
-    i = 0
-    while i < len(placed):
-        endpoint = placed[i]
-        while endpoint is None and len(placed) > i + 1:
-            endpoint = placed.pop()
-        if endpoint is not None:
-            result.append(endpoint)
-        i += 1
-    fresh.reverse()
-    return (*result, *fresh)
+    def _settle_counts(self, plan: Plan, changes: _Changes) -> None:
+        """The first service port brings the element, the last takes it away."""
+        layout = self.layout
+        sets = {set_.name: set_ for set_ in (layout.cluster_ips, layout.external_ips, layout.hairpins)}
+        for (name, key), change in changes.counts.items():
+            if not change:
+                continue
+            before = self._counts.get((name, key), 0)
+            plan.counts[name, key] = before + change
+            if not before:
+                changes.add(sets[name], key)
+            elif not before + change:
+                changes.delete(sets[name], key)
 
 
-def _count(
-    current: Mapping[bytes, int],
-    planned: dict[bytes, int],
-    what: bytes,
-    change: int,
-    changes: _Changes,
-    where: Set,
-    key: bytes,
-) -> None:
-    """Some elements stand for many service ports: the first brings it, the last takes it away."""
-    if not change:
+def scratch(family: Family, ports: Iterable[ServicePort], nodeport_ips: frozenset[bytes] = frozenset()) -> Plan:
+    """What brings these service ports into an empty table."""
+    return Programmed(family).plan({port.key: port for port in ports}, nodeport_ips)
+
+
+def _make(group: Group) -> Iterator[Operation]:
+    """The group's set and chain, and the rule that leads to it."""
+    yield AddSet(group.services)
+    (chain, rules), (_, [entrance]) = group.rules()
+    yield AddChain(chain)
+    yield from map(AddRule, rules)
+    yield AddRule(entrance)
+
+
+def _number(port: ServicePort, slots: Slots, local: Slots) -> Entry:
+    placing = place_sticky if port.timeout else place
+    return Entry(port, placing(slots, port.endpoints), placing(local, port.local))
+
+
+def _homes(layout: Layout, ports: Ports, entry: Entry) -> Iterator[tuple[object, Set]]:
+    """The sets that the service port is in, each under something that compares fast."""
+    port = entry.port
+    if port.external or is_node_port(port.key):
+        gate = ports.external_local if port.local_policy else ports.external
+        yield gate.name, gate
+    for local, slots in ((False, entry.slots), (True, entry.local)):
+        if not slots:
+            continue
+        if port.timeout:
+            group = Group(ports, local, band(dense(slots)), port.timeout)
+            yield group, group.services
+        else:
+            bands = ports.local_services if local else ports.services
+            found = bands[band(len(slots))]
+            yield found.name, found
+    if port.drop:
+        yield ports.dropped.name, ports.dropped
+    if port.sources is not None:
+        yield layout.guarded.name, layout.guarded
+
+
+def _lists(ports: Ports, entry: Entry | None) -> dict[tuple[str, int], tuple[Set, int, Slots]]:
+    """Both lists of endpoints, by where they are: (map, first number, endpoints)."""
+    found = {}
+    if entry:
+        sticky = entry.port.timeout
+        store, base = (ports.sticky_endpoints, TICKET) if sticky else (ports.endpoints, 0)
+        for first, slots in ((base, entry.slots), (base | LOCAL, entry.local)):
+            if slots:
+                found[store.name, first] = store, first, slots
+    return found
+
+
+def _renumber(changes: _Changes, store: Set, key: bytes, first: int, before: Slots, after: Slots) -> None:
+    """The elements of one list."""
+    if before == after:
         return
-    before = current.get(what, 0)
-    planned[what] = before + change
-    if not before:
-        changes.add(where, key)
-    elif not before + change:
-        changes.delete(where, key)
+    if not before:  # a new service port, the bulk of a first load
+        changes.adds.setdefault(store.name, []).extend(
+            [AddElement(store, key + index(first + i), e) for i, e in enumerate(after) if e is not None]
+        )
+        return
+    for i, endpoint in enumerate(before):
+        if endpoint is not None and (i >= len(after) or after[i] != endpoint):
+            changes.delete(store, key + index(first + i))
+    for i, endpoint in enumerate(after):
+        if endpoint is not None and (i >= len(before) or before[i] != endpoint):
+            changes.add(store, key + index(first + i), endpoint)
 
 
-def _update(current: dict[bytes, T], planned: Mapping[bytes, T | None]) -> None:
+def _update(current: dict[K, V], planned: Mapping[K, V | None]) -> None:
     for key, value in planned.items():
         if value:
             current[key] = value
         else:
             current.pop(key, None)
-
-
-def scratch(family: Family, ports: Iterable[ServicePort]) -> Plan:
-    """What brings these service ports into an empty table."""
-    return Programmed(family).plan({port.key: port for port in ports})

@@ -35,7 +35,7 @@ def describe(operation: Operation) -> str:
             what = f"rule '{text}' in chain {family.nft} {rule.chain.table.name} {rule.chain.name}"
         case AddElement() | DeleteElement():
             set_ = operation.set
-            key = concatenation(set_.key, operation.key)
+            key = concatenation(set_.key, operation.key, operation.end)
             what = f"element {key} of {set_.table.family.nft} {set_.table.name} {set_.name}"
             if isinstance(operation, AddElement) and operation.comment:
                 what += f" ({operation.comment})"

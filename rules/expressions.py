@@ -31,6 +31,7 @@ class Verdict(IntEnum):
     ACCEPT = 1
     JUMP = -3
     GOTO = -4
+    RETURN = -5
 
 
 class Wire(IntEnum):
@@ -40,7 +41,8 @@ class Wire(IntEnum):
     U8 = 2
     TEXT = 3  # NUL-terminated
     VALUE = 4  # nested NFTA_DATA_VALUE
-    VERDICT = 5  # nested NFTA_DATA_VERDICT
+    DATA = 5  # nested: NFTA_DATA_VALUE of bytes, or NFTA_DATA_VERDICT of (Verdict, chain)
+    U64 = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,12 @@ class Payload(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Meta(Expression):
-    """Load (`register`) or set (`source`) metadata: key 16 l4proto, 3 mark."""
+    """Load (`register`) or set (`source`) metadata."""
 
-    L4PROTO: ClassVar = 16
+    PRIORITY: ClassVar = 2
     MARK: ClassVar = 3
+    IIFNAME: ClassVar = 6
+    L4PROTO: ClassVar = 16
     key: int
     register: int | None = None
     source: int | None = None
@@ -202,12 +206,90 @@ class Reject(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Immediate(Expression):
-    """A verdict: (Verdict, chain or '')."""
+    """A verdict, (Verdict, chain or ''); or bytes for another register."""
 
-    verdict: tuple[Verdict, str]
+    data: tuple[Verdict, str] | bytes
     register: int = VERDICT
     NAME: ClassVar = "immediate"
-    ATTRIBUTES: ClassVar = {"register": (1, Wire.U32), "verdict": (2, Wire.VERDICT)}
+    ATTRIBUTES: ClassVar = {"register": (1, Wire.U32), "data": (2, Wire.DATA)}
+
+
+@dataclass(frozen=True, slots=True)
+class Byteorder(Expression):
+    """Turn `length` bytes of a register into network order, in units of `size`. (nft asks for it on the protocol in a
+    key of intervals, where it changes nothing.)"""
+
+    register: int
+    source: int
+    length: int = 1
+    size: int = 2
+    op: int = 1
+    NAME: ClassVar = "byteorder"
+    ATTRIBUTES: ClassVar = {
+        "source": (1, Wire.U32),
+        "register": (2, Wire.U32),
+        "op": (3, Wire.U32),
+        "length": (4, Wire.U32),
+        "size": (5, Wire.U32),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Fib(Expression):
+    """register = the type (`result` 3) of the source address (`flags` 1) in the routing tables: 2 is a local one."""
+
+    LOCAL: ClassVar = 2
+    register: int = REGISTER
+    result: int = 3
+    flags: int = 1
+    NAME: ClassVar = "fib"
+    ATTRIBUTES: ClassVar = {"register": (1, Wire.U32), "result": (2, Wire.U32), "flags": (3, Wire.U32)}
+    KERNEL_OPTION: ClassVar = "CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6"
+
+
+@dataclass(frozen=True, slots=True)
+class Hash(Expression):
+    """register = Jenkins' hash (`type` 0) of `length` bytes at `source`, below `modulus`."""
+
+    source: int
+    register: int
+    length: int
+    modulus: int
+    seed: int
+    type: int = 0
+    offset: int = 0
+    NAME: ClassVar = "hash"
+    ATTRIBUTES: ClassVar = {
+        "source": (1, Wire.U32),
+        "register": (2, Wire.U32),
+        "length": (3, Wire.U32),
+        "modulus": (4, Wire.U32),
+        "seed": (5, Wire.U32),
+        "offset": (6, Wire.U32),
+        "type": (7, Wire.U32),
+    }
+    KERNEL_OPTION: ClassVar = "CONFIG_NFT_HASH"
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicSet(Expression):
+    """Change a set from a packet: the key and data in registers. `timeout`: milliseconds."""
+
+    UPDATE: ClassVar = 1
+    DELETE: ClassVar = 2
+    set: str
+    op: int
+    key: int
+    data: int
+    timeout: int | None = None
+    NAME: ClassVar = "dynset"
+    ATTRIBUTES: ClassVar = {
+        "set": (1, Wire.TEXT),
+        "op": (3, Wire.U32),
+        "key": (4, Wire.U32),
+        "data": (5, Wire.U32),
+        "timeout": (6, Wire.U64),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +314,10 @@ KNOWN: Final[dict[str, type[Expression]]] = {
         Masquerade,
         Reject,
         Immediate,
+        Byteorder,
+        Fib,
+        Hash,
+        DynamicSet,
     )
 }
 
@@ -252,10 +338,14 @@ def encode(expression: Expression) -> bytes:
                 parts.append(text(number, value))
             case Wire.VALUE:
                 parts.append(nested(number, attribute(1, value)))
-            case Wire.VERDICT:
+            case Wire.DATA if isinstance(value, bytes):
+                parts.append(nested(number, attribute(1, value)))
+            case Wire.DATA:
                 code, chain = value
                 target = [text(2, chain)] if chain else []
                 parts.append(nested(number, nested(2, u32(1, code), *target)))
+            case Wire.U64:
+                parts.append(attribute(number, struct.pack(">Q", value)))
     return nested(1, text(1, expression.NAME), nested(2, *parts))
 
 
@@ -290,7 +380,12 @@ def _decode_value(data: bytes, wire: Wire) -> Any:
             return data.rstrip(b"\0").decode()
         case Wire.VALUE:
             return bytes(dict(attributes(data))[1])
-        case Wire.VERDICT:
-            verdict = dict(attributes(dict(attributes(data))[2]))
+        case Wire.U64:
+            return struct.unpack(">Q", data)[0]
+        case Wire.DATA:
+            parts = dict(attributes(data))
+            if 1 in parts:
+                return bytes(parts[1])
+            verdict = dict(attributes(parts[2]))
             code = Verdict(struct.unpack(">i", verdict[1])[0])
             return code, bytes(verdict.get(2, b"")).rstrip(b"\0").decode()

@@ -1,4 +1,4 @@
-"""The table: its sets, its map, its chains and rules, in one place that reads like `nft list table`.
+"""The table: its sets, its maps, its chains and rules, in one place that reads like `nft list table`.
 
 What changes often (which service ports there are, where they lead) is elements; the chains below never change while
 the agent runs. A service port with N endpoints is an element of the set `services-M`, M the power of two with
@@ -6,9 +6,11 @@ M/2 < N <= M, and N elements of the map `endpoints`, numbered from 0 without gap
 one is an endpoint's: evenly, in less than two draws on average. After DRAWS misses a number below M/2 decides, which
 always is one, but for the packet that was already here when the Service shrank: for it there is number 0.
 
-Why not a verdict map with the exact count in it? The kernel validates the whole table, every element of every verdict
-map in it, in each transaction that adds a `goto`: 5 ms at 44,000 Services, for ever more at more. Sets are not
-validated: a change costs the same among 10 Services and among 100,000. (README: "Numbers".)
+A service port of an external address (externalIPs, load balancer) is the same under another gate. NodePorts have
+their own sets and map, without the address in the key: see `Ports`. With externalTrafficPolicy Local a service port has
+two lists of endpoints, all and those on this node; the second is numbered from LOCAL on, and has its own sets.
+
+Why not a verdict map with the exact count in it: docs/data-plane.md.
 """
 
 from __future__ import annotations
@@ -33,18 +35,27 @@ from rules.objects import (
     source_address,
 )
 from rules.statements import (
+    ClearPriority,
     DnatByIndex,
+    DnatByTicket,
+    DropTicket,
     FlipMark,
+    FromInterface,
+    FromThisNode,
     HasMark,
+    HoldTicket,
     InSet,
     IsDestinationNatted,
     Masquerade,
     Refuse,
     RefuseTcp,
     SetMark,
+    ShowsTicket,
+    ShowTicket,
     Statement,
     drop,
     from_source,
+    go_back,
     goto,
     jump,
     to_destination,
@@ -54,23 +65,236 @@ TABLE_NAME: Final = "kube-proxy-nft"
 MAX_ENDPOINTS: Final = 65536
 BANDS: Final = MAX_ENDPOINTS.bit_length()  # 1, 2, 4 … 65536
 DRAWS: Final = 5
+LOCAL: Final = MAX_ENDPOINTS  # where the numbers of the second list begin
+TICKET: Final = 0x4B50_0000  # "KP": tickets are numbers above it, so that a priority of somebody else's is not cleared
+TICKET_MASK: Final = 0xFFFE_0000
+MAX_TICKETS: Final = 1 << 20  # clients with session affinity a node remembers at a time
 
 Network = IPv4Network | IPv6Network
+Statements = tuple[Statement, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the configuration decides. Networks of the other family are ignored by a family's layout."""
+    """What the configuration decides. Networks of the other family are ignored by a family's layout.
+
+    local_*: how a packet from a local pod is known: by its source, or by the interface it came through. None of them:
+    pods are like anybody else, and nothing is masqueraded for coming from elsewhere.
+    """
 
     masquerade_mark: int = 1 << 14
     masquerade_all: bool = False
     local_networks: tuple[Network, ...] = ()
-    """Where local pods' addresses are; none: nothing is masqueraded for coming from elsewhere."""
+    local_interface: str = ""
+    local_interface_prefix: str = ""
 
 
 def band(endpoints: int) -> int:
     """Which band a number of endpoints (>= 1) belongs to: 0 for 1, 1 for 2, 2 for 3 and 4, 3 for 5 to 8 …"""
     return (endpoints - 1).bit_length()
+
+
+def _filled(chain: Chain, *rules: Statements) -> tuple[Chain, list[Rule]]:
+    return chain, [Rule(chain, statements) for statements in rules]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The sticky service ports of one band and timeout (seconds); made when the first one comes, kept for good."""
+
+    ports: Ports
+    local: bool
+    band: int
+    timeout: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.ports.prefix}{'local-' if self.local else ''}sticky-{2**self.band}-for-{self.timeout}s"
+
+    @cached_property
+    def services(self) -> Set:
+        comment = f"service ports with {_count(self.band)}, clients stay for {self.timeout} s"
+        return Set(self.ports.table, self.name, self.ports.key, comment=comment)
+
+    def rules(self) -> Iterator[tuple[Chain, list[Rule]]]:
+        """Its chain, and the rule that leads there."""
+        tickets = self.ports.tickets(self.local)
+        offset = TICKET | (LOCAL if self.local else 0)
+        go_on = jump(self.ports.use_ticket(self.local).name)
+
+        def draw(modulus: int) -> Iterator[Statements]:
+            yield (HoldTicket(tickets, modulus, offset, self.timeout),)
+            yield (go_on,)
+
+        draws = [2**self.band] * (DRAWS if self.band > 1 else 1)
+        draws += [2 ** (self.band - 1)] if self.band > 1 else []
+        draws += [1] if self.band else []
+        rules = [rule for modulus in draws for rule in draw(modulus)]
+        yield _filled(Chain(self.ports.table, self.name), *rules, (goto("refuse"),))
+        yield _filled(self.ports.pick_sticky(self.local), (InSet(self.services), goto(self.name)))
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Service ports under one kind of key: (address, protocol, port), or for NodePorts (protocol, port).
+
+    Sets, maps and chains of the second kind have `prefix` before their names.
+    """
+
+    table: Table
+    key: tuple[Field, ...]
+    prefix: str = ""
+
+    # The two gates of external traffic: who comes from outside leads to all endpoints, or only to those on this node.
+
+    @cached_property
+    def external(self) -> Set:
+        comment = "external service ports, policy Cluster"
+        return Set(self.table, f"{self.prefix}external", self.key, comment=comment)
+
+    @cached_property
+    def external_local(self) -> Set:
+        comment = "external service ports, policy Local"
+        return Set(self.table, f"{self.prefix}external-local", self.key, comment=comment)
+
+    # Where a service port leads.
+
+    @cached_property
+    def services(self) -> tuple[Set, ...]:
+        """By band of the number of endpoints."""
+        return self._bands("services", "")
+
+    @cached_property
+    def local_services(self) -> tuple[Set, ...]:
+        """By band of the number of endpoints on this node."""
+        return self._bands("local-services", " on this node")
+
+    def _bands(self, name: str, where: str) -> tuple[Set, ...]:
+        return tuple(
+            Set(
+                self.table,
+                f"{self.prefix}{name}-{2**i}",
+                self.key,
+                comment=f"service ports with {_count(i)}{where}",
+            )
+            for i in range(BANDS)
+        )
+
+    @cached_property
+    def dropped(self) -> Set:
+        comment = "service ports with endpoints, but none on this node, where they must be"
+        return Set(self.table, f"{self.prefix}dropped", self.key, comment=comment)
+
+    @cached_property
+    def endpoints(self) -> Set:
+        return Set(
+            self.table,
+            f"{self.prefix}endpoints",
+            (*self.key, Field.INDEX),
+            (destination_address(self.table.family), Field.DPORT),
+            comment="service port . number : endpoint",
+            typeof=True,
+        )
+
+    # Session affinity.
+
+    @property
+    def _client_key(self) -> tuple[Field, ...]:
+        """The client and the service port. nft 1.0.6 cannot read more than 16 bytes of key back in an `update`, so of
+        IPv6 addresses their hashes; two clients with one hash share a ticket, which does no harm."""
+        if self.table.family is Family.IPV4:
+            return (Field.IP_SADDR, *self.key)
+        address = [Field.IP6_DADDR_HASH] if Field.IP6_DADDR in self.key else []
+        return (Field.L4PROTO, Field.DPORT, Field.IP6_SADDR_HASH, *address)
+
+    def tickets(self, local: bool) -> Set:
+        return self._local_tickets if local else self._tickets
+
+    @cached_property
+    def _tickets(self) -> Set:
+        return self._ticket_map("tickets")
+
+    @cached_property
+    def _local_tickets(self) -> Set:
+        return self._ticket_map("local-tickets")
+
+    def _ticket_map(self, name: str) -> Set:
+        return Set(
+            self.table,
+            f"{self.prefix}{name}",
+            self._client_key,
+            (Field.PRIORITY,),
+            comment="client . service port : ticket",
+            typeof=True,
+            dynamic=MAX_TICKETS,
+        )
+
+    @cached_property
+    def sticky_endpoints(self) -> Set:
+        return Set(
+            self.table,
+            f"{self.prefix}sticky-endpoints",
+            (*self.key, Field.PRIORITY),
+            (destination_address(self.table.family), Field.DPORT),
+            comment="service port . ticket : endpoint",
+            typeof=True,
+        )
+
+    @property
+    def sets(self) -> tuple[Set, ...]:
+        return (
+            self.external,
+            self.external_local,
+            *self.services,
+            *self.local_services,
+            self.dropped,
+            self.endpoints,
+            self._tickets,
+            self._local_tickets,
+            self.sticky_endpoints,
+        )
+
+    # Chains.
+
+    def pick(self, local: bool) -> Chain:
+        return Chain(self.table, f"{self.prefix}pick{'-local' if local else ''}")
+
+    def pick_sticky(self, local: bool) -> Chain:
+        return Chain(self.table, f"{self.prefix}pick{'-local' if local else ''}-sticky")
+
+    def use_ticket(self, local: bool) -> Chain:
+        return Chain(self.table, f"{self.prefix}use{'-local' if local else ''}-ticket")
+
+    def rules(self) -> Iterator[tuple[Chain, list[Rule]]]:
+        """`pick` and `pick-local` and what they lead to: never back."""
+        for local in (False, True):
+            tickets = self.tickets(local)
+            yield _filled(
+                self.use_ticket(local),
+                (ShowTicket(tickets),),
+                (DnatByTicket(self.sticky_endpoints),),
+                (DropTicket(tickets),),
+            )
+            yield _filled(self.pick_sticky(local))
+            pick = self.pick(local)
+            for i in range(BANDS):
+                draws = self._draws(i, LOCAL if local else 0)
+                yield _filled(Chain(self.table, f"{pick.name}-{2**i}"), *draws, (goto("refuse"),))
+            bands = self.local_services if local else self.services
+            yield _filled(
+                pick,
+                *((InSet(services), goto(f"{pick.name}-{2**i}")) for i, services in enumerate(bands)),
+                (jump(self.pick_sticky(local).name),),
+                (InSet(self.dropped), drop()),
+                (goto("refuse"),),
+            )
+
+    def _draws(self, i: int, offset: int) -> Iterator[Statements]:
+        yield from [(DnatByIndex(self.endpoints, 2**i, offset),)] * (DRAWS if i > 1 else 1)
+        if i > 1:
+            yield (DnatByIndex(self.endpoints, 2 ** (i - 1), offset),)
+        if i:
+            yield (DnatByIndex(self.endpoints, 1, offset),)
 
 
 @dataclass(frozen=True)
@@ -83,11 +307,31 @@ class Layout:
     def table(self) -> Table:
         return Table(self.family, TABLE_NAME, "Kubernetes Services, programmed by kube-proxy-nft; do not edit")
 
-    # Sets and the map.
+    @cached_property
+    def addresses(self) -> Ports:
+        """Service ports of clusterIPs and external addresses."""
+        return Ports(self.table, (destination_address(self.family), Field.L4PROTO, Field.DPORT))
+
+    @cached_property
+    def node_ports(self) -> Ports:
+        return Ports(self.table, (Field.L4PROTO, Field.DPORT), "nodeport-")
+
+    # Sets.
+
+    def _addresses(self, name: str, comment: str) -> Set:
+        return Set(self.table, name, (destination_address(self.family),), comment=comment)
 
     @cached_property
     def cluster_ips(self) -> Set:
-        return Set(self.table, "cluster-ips", (destination_address(self.family),), comment="active clusterIPs")
+        return self._addresses("cluster-ips", "active clusterIPs")
+
+    @cached_property
+    def external_ips(self) -> Set:
+        return self._addresses("external-ips", "externalIPs and load balancers' addresses")
+
+    @cached_property
+    def nodeport_ips(self) -> Set:
+        return self._addresses("nodeport-ips", "addresses of this node that accept NodePort traffic")
 
     @cached_property
     def hairpins(self) -> Set:
@@ -95,35 +339,26 @@ class Layout:
         return Set(self.table, "hairpins", key, comment="endpoints on this node, which may reach themselves")
 
     @cached_property
-    def services(self) -> tuple[Set, ...]:
-        """By band."""
-        return tuple(
-            Set(self.table, f"services-{2**i}", self._service_key, comment=f"service ports with {_count(i)}")
-            for i in range(BANDS)
-        )
+    def guarded(self) -> Set:
+        return Set(self.table, "guarded", self.addresses.key, comment="service ports with loadBalancerSourceRanges")
 
     @cached_property
-    def dropped(self) -> Set:
-        return Set(self.table, "dropped", self._service_key, comment="service ports with endpoints, but none for us")
-
-    @cached_property
-    def endpoints(self) -> Set:
-        return Set(
-            self.table,
-            "endpoints",
-            (*self._service_key, Field.INDEX),
-            (destination_address(self.family), Field.DPORT),
-            comment="service port . number : endpoint",
-            typeof=True,
-        )
+    def allowed_sources(self) -> Set:
+        key = (*self.addresses.key, source_address(self.family))
+        return Set(self.table, "allowed-sources", key, comment="guarded service port . who may use it", interval=True)
 
     @property
     def sets(self) -> tuple[Set, ...]:
-        return (self.cluster_ips, self.hairpins, *self.services, self.dropped, self.endpoints)
-
-    @property
-    def _service_key(self) -> tuple[Field, ...]:
-        return (destination_address(self.family), Field.L4PROTO, Field.DPORT)
+        return (
+            self.cluster_ips,
+            self.external_ips,
+            self.nodeport_ips,
+            self.hairpins,
+            self.guarded,
+            self.allowed_sources,
+            *self.addresses.sets,
+            *self.node_ports.sets,
+        )
 
     # Chains.
 
@@ -134,58 +369,89 @@ class Layout:
     def unallocated(self) -> Chain:
         return self.chain("unallocated", "addresses of ServiceCIDRs that no Service has")
 
-    @cached_property
-    def mark_clusterip_traffic(self) -> Chain:
-        return self.chain("mark-cluster-ip-traffic", "mark what must be masqueraded")
-
     def rules(self, options: Options, service_cidrs: Iterable[Network]) -> Iterator[tuple[Chain, list[Rule]]]:
         """Every chain with its rules, each chain after those that it jumps to."""
         mark = options.masquerade_mark
-        yield self._filled(self.chain("refuse"), (RefuseTcp(),), (Refuse(),))
-        yield self._filled(self.mark_clusterip_traffic, *self._marking(options))
-        for i in range(BANDS):
-            yield self._filled(self.chain(f"pick-{2**i}"), *self._pick(i), (goto("refuse"),))
-        yield self._filled(
+        yield _filled(self.chain("refuse"), (RefuseTcp(),), (Refuse(),))
+        yield from self.addresses.rules()
+        yield from self.node_ports.rules()
+        yield from self.local_rules(options)
+        yield _filled(
             self.chain("cluster-ip", "to an active clusterIP"),
             (jump("mark-cluster-ip-traffic"),),
-            *((InSet(services), goto(f"pick-{2**i}")) for i, services in enumerate(self.services)),
-            (InSet(self.dropped), drop()),
-            (goto("refuse"),),
+            (goto("pick"),),
+        )
+        yield _filled(self.chain("check-source"), (InSet(self.allowed_sources), go_back()), (drop(),))
+        for ports in (self.addresses, self.node_ports):
+            yield _filled(self.chain(f"{ports.prefix}to-all"), (SetMark(mark),), (goto(ports.pick(False).name),))
+        yield _filled(
+            self.chain("external-ip", "to an externalIP or a load balancer's address; returns for other ports"),
+            (InSet(self.guarded), jump("check-source")),
+            (InSet(self.addresses.external), goto("to-all")),
+            (InSet(self.addresses.external_local), goto("to-local")),
+        )
+        yield _filled(
+            self.chain("nodeport", "to this node; returns for other ports"),
+            (InSet(self.node_ports.external), goto("nodeport-to-all")),
+            (InSet(self.node_ports.external_local), goto("nodeport-to-local")),
         )
         yield self.unallocated, self.unallocated_rules(service_cidrs)
-        yield self._filled(
+        yield _filled(
             self.chain("services"),
             (InSet(self.cluster_ips), goto("cluster-ip")),
+            (InSet(self.external_ips), jump("external-ip")),
+            (InSet(self.nodeport_ips), jump("nodeport")),
             (jump("unallocated"),),
         )
-        yield self._filled(Chain(self.table, "prerouting", PREROUTING), (jump("services"),))
-        yield self._filled(Chain(self.table, "output", OUTPUT), (jump("services"),))
-        yield self._filled(
+        yield _filled(Chain(self.table, "prerouting", PREROUTING), (jump("services"),))
+        yield _filled(Chain(self.table, "output", OUTPUT), (jump("services"),))
+        yield _filled(
             Chain(self.table, "postrouting", POSTROUTING),
+            (IsDestinationNatted(), ShowsTicket(TICKET_MASK, TICKET), ClearPriority()),
             (HasMark(mark), FlipMark(mark), Masquerade()),
             (IsDestinationNatted(), InSet(self.hairpins), Masquerade()),
         )
 
+    def local_rules(self, options: Options) -> Iterator[tuple[Chain, list[Rule]]]:
+        """The chains that ask whether a packet comes from a local pod: all that depends on how that is known."""
+        mark = SetMark(options.masquerade_mark)
+        yield _filled(
+            self.chain("mark-cluster-ip-traffic", "what must be masqueraded"),
+            *[(*not_local, mark) for not_local in self._from_elsewhere(options)],
+        )
+        for ports in (self.addresses, self.node_ports):
+            to_all = goto(ports.pick(False).name)
+            yield _filled(
+                self.chain(f"{ports.prefix}to-local", "pods and this node may use all endpoints, others those here"),
+                *[(*local, to_all) for local in self._from_local_pod(options)],
+                (FromThisNode(), mark),
+                (FromThisNode(), to_all),
+                (goto(ports.pick(True).name),),
+            )
+
     def unallocated_rules(self, service_cidrs: Iterable[Network]) -> list[Rule]:
         return [Rule(self.unallocated, (to_destination(n), drop())) for n in self._of_family(service_cidrs)]
 
-    def _marking(self, options: Options) -> Iterator[tuple[Statement, ...]]:
-        local = self._of_family(options.local_networks)
+    def _from_elsewhere(self, options: Options) -> Iterator[Statements]:
+        """At most one: what is true of traffic to clusterIPs that must be masqueraded."""
+        networks = self._of_family(options.local_networks)
         if options.masquerade_all:
-            yield (SetMark(options.masquerade_mark),)
-        elif local and all(n.prefixlen for n in local):
-            yield (*(from_source(n, negate=True) for n in local), SetMark(options.masquerade_mark))
+            yield ()
+        elif options.local_interface:
+            yield (FromInterface(options.local_interface, negate=True),)
+        elif options.local_interface_prefix:
+            yield (FromInterface(options.local_interface_prefix, prefix=True, negate=True),)
+        elif networks and all(n.prefixlen for n in networks):
+            yield tuple(from_source(n, negate=True) for n in networks)
 
-    def _pick(self, i: int) -> Iterator[tuple[Statement, ...]]:
-        if i > 1:
-            yield from [(DnatByIndex(self.endpoints, 2**i),)] * DRAWS
-            yield (DnatByIndex(self.endpoints, 2 ** (i - 1)),)
-        elif i == 1:
-            yield (DnatByIndex(self.endpoints, 2),)
-        yield (DnatByIndex(self.endpoints, 1),)
-
-    def _filled(self, chain: Chain, *rules: tuple[Statement, ...]) -> tuple[Chain, list[Rule]]:
-        return chain, [Rule(chain, statements) for statements in rules]
+    def _from_local_pod(self, options: Options) -> Iterator[Statements]:
+        """Ways to know a local pod, any of which will do."""
+        if options.local_interface:
+            yield (FromInterface(options.local_interface),)
+        elif options.local_interface_prefix:
+            yield (FromInterface(options.local_interface_prefix, prefix=True),)
+        else:
+            yield from ((from_source(n),) for n in self._of_family(options.local_networks))
 
     def _of_family(self, networks: Iterable[Network]) -> list[Network]:
         version = 4 if self.family is Family.IPV4 else 6

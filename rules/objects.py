@@ -49,11 +49,24 @@ class Field(Enum):
     IP6_DADDR = ("ip6 daddr", "ipv6_addr", 8, 16, (7, 13, 9))
     L4PROTO = ("meta l4proto", "inet_proto", 12, 4, (9, 16))
     DPORT = ("th dport", "inet_service", 13, 4, (7, 11, 2))
+    PRIORITY = ("meta priority", "classid", 23, 4, (9, 2))
+    IP6_SADDR_HASH = ("jhash ip6 saddr mod 4294967295 seed 0x1", "integer", 4, 4, (23, 1, 65536, 0))
+    IP6_DADDR_HASH = ("jhash ip6 daddr mod 4294967295 seed 0x2", "integer", 4, 4, (23, 1, 65536, 0))
     INDEX = ("numgen random mod 65536", "integer", 4, 4, (23, 1, 65536, 0))
 
     def __init__(self, text: str, datatype: str, number: int, size: int, declaration: tuple[int, ...]) -> None:
         self.text, self.datatype, self.type_number, self.size = text, datatype, number, size
         self.declaration = declaration
+
+    @property
+    def declared(self) -> str:
+        """In a `typeof`. nft cannot declare a hash; a random number is of the same type."""
+        return Field.INDEX.text if self.datatype == "integer" else self.text
+
+    @property
+    def exact_size(self) -> int:
+        """Bytes of the value itself, without padding."""
+        return {Field.L4PROTO: 1, Field.DPORT: 2}.get(self, self.size)
 
     def value_text(self, data: bytes) -> str:
         """This part of an element as nft writes it."""
@@ -62,7 +75,10 @@ class Field(Enum):
                 return _PROTOCOL_TEXT.get(data[0], str(data[0]))
             case Field.DPORT:
                 return str(struct.unpack_from(">H", data)[0])
-            case Field.INDEX:
+            case Field.PRIORITY:
+                number = struct.unpack("=I", data)[0]
+                return f"{number >> 16:x}:{number & 0xFFFF:x}" if number else "none"
+            case Field.INDEX | Field.IP6_SADDR_HASH | Field.IP6_DADDR_HASH:
                 return str(struct.unpack("=I", data)[0])
             case _:
                 return str(ipaddress.ip_address(data))
@@ -117,6 +133,7 @@ class Set:
     """A named set, or a map if `data` is given. Compared and hashed by table and name.
 
     `typeof` declares the parts by expression, not by data type: needed where a part is a plain integer.
+    `interval`: keys are ranges. `dynamic`: packets change it, its elements have timeouts, and it holds so many at most.
     """
 
     table: Table
@@ -125,6 +142,8 @@ class Set:
     data: tuple[Field, ...] = field(default=(), compare=False)
     comment: str = field(default="", compare=False)
     typeof: bool = field(default=False, compare=False)
+    interval: bool = field(default=False, compare=False)
+    dynamic: int = field(default=0, compare=False)
 
     @property
     def key_size(self) -> int:

@@ -40,18 +40,36 @@ def _load(part: Field, register: int) -> e.Expression:
             return e.Meta(e.Meta.L4PROTO, register=register)
         case Field.DPORT:
             return e.Payload(2, 2, 2, register)
-        case Field.INDEX:
-            raise ValueError("an index is generated, not loaded")
+        case Field.PRIORITY:
+            return e.Meta(e.Meta.PRIORITY, register=register)
+        case _:
+            raise ValueError(f"{part.text!r} is computed, not loaded")
 
 
-def _load_key(parts: tuple[Field, ...]) -> tuple[list[e.Expression], int]:
-    """Load the parts side by side, and the register behind them."""
+_HASHED = {Field.IP6_SADDR_HASH: (Field.IP6_SADDR, 1), Field.IP6_DADDR_HASH: (Field.IP6_DADDR, 2)}
+"""What is hashed, and with which seed."""
+
+
+def _load_key(parts: tuple[Field, ...], interval: bool = False, scratch: int = 2) -> tuple[list[e.Expression], int]:
+    """Load the parts side by side, and the number of 4-byte words that they fill.
+
+    scratch: the 16-byte register for what is hashed.
+    """
     loads: list[e.Expression] = []
     word = 0
     for part in parts:
-        loads.append(_load(part, e.register(word)))
+        if part in _HASHED:
+            whole, seed = _HASHED[part]
+            loads += [
+                _load(whole, scratch),
+                e.Hash(scratch, e.register(word), whole.size, 2**32 - 1, seed),
+            ]
+        else:
+            loads.append(_load(part, e.register(word)))
+        if interval and part is Field.L4PROTO:
+            loads.append(e.Byteorder(e.register(word), e.register(word)))
         word += part.size // 4
-    return loads, e.register(word)
+    return loads, word
 
 
 def _key_text(parts: tuple[Field, ...]) -> str:
@@ -68,7 +86,7 @@ class InSet:
         return f"{_key_text(self.set.key)} @{self.set.name}"
 
     def expressions(self, family: Family) -> tuple[e.Expression, ...]:
-        loads, _ = _load_key(self.set.key)
+        loads, _ = _load_key(self.set.key, self.set.interval)
         return (*loads, e.Lookup(self.set.name))
 
 
@@ -174,32 +192,188 @@ def _change_mark(mask: int, xor: int) -> tuple[e.Expression, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class FromInterface:
+    """The packet came in through this interface, or, `prefix`, one whose name begins so (or, `negate`, not)."""
+
+    name: str
+    prefix: bool = False
+    negate: bool = False
+
+    def text(self, family: Family) -> str:
+        return f'iifname {"!= " if self.negate else ""}"{self.name}{"*" if self.prefix else ""}"'
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        op = e.Compare.UNEQUAL if self.negate else e.Compare.EQUAL
+        name = self.name.encode()
+        return (
+            e.Meta(e.Meta.IIFNAME, register=e.REGISTER),
+            e.Compare(op, name if self.prefix else name.ljust(16, b"\0")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FromThisNode:
+    """The source is one of this node's own addresses."""
+
+    def text(self, family: Family) -> str:
+        return "fib saddr type local"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        return (e.Fib(), e.Compare(e.Compare.EQUAL, struct.pack("=I", e.Fib.LOCAL)))
+
+
+def _number_text(modulus: int, offset: int) -> str:
+    number = f"numgen random mod {modulus}" if modulus > 1 else "numgen inc mod 1"
+    return number + (f" offset {offset}" if offset else "")
+
+
+def _number(modulus: int, offset: int, register: int) -> e.NumberGenerator:
+    kind = e.NumberGenerator.RANDOM if modulus > 1 else e.NumberGenerator.INCREMENTAL
+    return e.NumberGenerator(modulus, kind, register, offset)
+
+
+def _dnat(map_: Set, family: Family) -> tuple[e.Expression, ...]:
+    port = e.register(family.address_size // 4)
+    return (e.Lookup(map_.name, register=e.REGISTER), e.Nat(family, e.REGISTER, port))
+
+
+@dataclass(frozen=True, slots=True)
 class DnatByIndex:
-    """DNAT to what the map holds for (the packet's key, a number below `modulus`). Not there: the next rule's turn.
+    """DNAT to what the map holds for (the packet's key, a number from `offset` on below `offset + modulus`). Not
+    there: the next rule's turn.
 
     The map's key is the packet's fields and then Field.INDEX, its data an address and a port.
     """
 
     map: Set
     modulus: int
+    offset: int = 0
 
     def text(self, family: Family) -> str:
-        return f"dnat {family.nft} to {_key_text(self.map.key[:-1])} . {self._number} map @{self.map.name}"
-
-    @property
-    def _number(self) -> str:
-        return f"numgen random mod {self.modulus}" if self.modulus > 1 else "numgen inc mod 1"
+        number = _number_text(self.modulus, self.offset)
+        return f"dnat {family.nft} to {_key_text(self.map.key[:-1])} . {number} map @{self.map.name}"
 
     def expressions(self, family: Family) -> tuple[e.Expression, ...]:
-        loads, index = _load_key(self.map.key[:-1])
-        kind = e.NumberGenerator.RANDOM if self.modulus > 1 else e.NumberGenerator.INCREMENTAL
-        port = e.register(family.address_size // 4)
+        loads, words = _load_key(self.map.key[:-1])
+        return (*loads, _number(self.modulus, self.offset, e.register(words)), *_dnat(self.map, family))
+
+
+# Session affinity. A ticket is what a client holds of a service port: the number of an endpoint. Between the two
+# look-ups (client -> ticket, ticket -> endpoint) it travels in the packet's priority, the one field that nft 1.0.6 lets
+# a rule use for that, and that is cleared before the packet leaves.
+
+
+@dataclass(frozen=True, slots=True)
+class HoldTicket:
+    """Give the client a ticket if it has none, drawn like an index; in any case it is good for `timeout` seconds from
+    now on."""
+
+    map: Set
+    modulus: int
+    offset: int
+    timeout: int
+
+    def text(self, family: Family) -> str:
+        number = _number_text(self.modulus, self.offset)
+        return f"update @{self.map.name} {{ {_key_text(self.map.key)} timeout {duration(self.timeout)} : {number} }}"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        loads, words = _load_key(self.map.key)
+        data = _behind(words)
+        change = e.DynamicSet(self.map.name, e.DynamicSet.UPDATE, e.REGISTER, data, self.timeout * 1000)
+        return (*loads, _number(self.modulus, self.offset, data), change)
+
+
+@dataclass(frozen=True, slots=True)
+class ShowTicket:
+    """The client's ticket is the packet's priority now."""
+
+    map: Set
+
+    def text(self, family: Family) -> str:
+        return f"meta priority set {_key_text(self.map.key)} map @{self.map.name}"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        loads, _ = _load_key(self.map.key, scratch=e.register(self.map.key_size // 4 + 4))
         return (
             *loads,
-            e.NumberGenerator(self.modulus, kind, index),
             e.Lookup(self.map.name, register=e.REGISTER),
-            e.Nat(family, e.REGISTER, port),
+            e.Meta(e.Meta.PRIORITY, source=e.REGISTER),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DropTicket:
+    """The client has no ticket any more."""
+
+    map: Set
+
+    def text(self, family: Family) -> str:
+        return f"delete @{self.map.name} {{ {_key_text(self.map.key)} : none }}"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        loads, words = _load_key(self.map.key)
+        data = _behind(words)
+        # The kernel wants data for a map, and does not look at it.
+        change = e.DynamicSet(self.map.name, e.DynamicSet.DELETE, e.REGISTER, data)
+        return (*loads, e.Immediate(bytes(4), data), change)
+
+
+@dataclass(frozen=True, slots=True)
+class DnatByTicket:
+    """DNAT to what the map holds for (the packet's key, its priority). Not there: the next rule's turn."""
+
+    map: Set
+
+    def text(self, family: Family) -> str:
+        return f"dnat {family.nft} to {_key_text(self.map.key)} map @{self.map.name}"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        loads, _ = _load_key(self.map.key)
+        return (*loads, *_dnat(self.map, family))
+
+
+@dataclass(frozen=True, slots=True)
+class ShowsTicket:
+    """The packet's priority is a ticket: its bits under `mask` are `value`."""
+
+    mask: int
+    value: int
+
+    def text(self, family: Family) -> str:
+        mask, value = (Field.PRIORITY.value_text(struct.pack("=I", n)) for n in (self.mask, self.value))
+        return f"meta priority & {mask} == {value}"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        return (
+            e.Meta(e.Meta.PRIORITY, register=e.REGISTER),
+            e.Bitwise(struct.pack("=I", self.mask), bytes(4), 4),
+            e.Compare(e.Compare.EQUAL, struct.pack("=I", self.value)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClearPriority:
+    def text(self, family: Family) -> str:
+        return "meta priority set none"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        return (e.Immediate(bytes(4), e.REGISTER), e.Meta(e.Meta.PRIORITY, source=e.REGISTER))
+
+
+def _behind(words: int) -> int:
+    """The first 16-byte register behind a key of so many words, where nft puts the data."""
+    return e.register((words + 3) // 4 * 4)
+
+
+def duration(seconds: int) -> str:
+    """As nft writes it: "3h", "1h30m", "1d2s"."""
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,3 +435,8 @@ def goto(chain: str) -> Go:
 
 def drop() -> Go:
     return Go(e.Verdict.DROP)
+
+
+def go_back() -> Go:
+    """Back to the chain that jumped here."""
+    return Go(e.Verdict.RETURN)

@@ -30,3 +30,11 @@ def create(layout: Layout, options: Options, service_cidrs: Iterable[Network]) -
 def change_service_cidrs(layout: Layout, service_cidrs: Iterable[Network]) -> list[Operation]:
     """Let the drops of unallocated addresses be these, and no others."""
     return [FlushChain(layout.unallocated), *map(AddRule, layout.unallocated_rules(service_cidrs))]
+
+
+def change_local(layout: Layout, options: Options) -> list[Operation]:
+    """Let local pods be known as these options say. (The other options cannot change.)"""
+    operations: list[Operation] = []
+    for chain, rules in layout.local_rules(options):
+        operations += [FlushChain(chain), *map(AddRule, rules)]
+    return operations

@@ -6,6 +6,7 @@ build a table; those that change one have no text of their own.
 
 from __future__ import annotations
 
+import ipaddress
 import struct
 from collections.abc import Iterable, Iterator
 
@@ -63,6 +64,10 @@ def quotable(comment: str) -> str:
 def _set(set_: Set, elements: list[AddElement]) -> Iterator[str]:
     yield f"{INDENT}{'map' if set_.data else 'set'} {set_.name} {{"
     yield f"{INDENT * 2}{'typeof' if set_.typeof else 'type'} {_type(set_)}"
+    if set_.dynamic:
+        yield f"{INDENT * 2}size {set_.dynamic}"
+    if set_.dynamic or set_.interval:
+        yield f"{INDENT * 2}flags {'dynamic,timeout' if set_.dynamic else 'interval'}"
     yield from _comment(set_.comment, INDENT * 2)
     if elements:
         yield f"{INDENT * 2}elements = {{"
@@ -81,7 +86,7 @@ def _order(element: AddElement) -> tuple[bytes, int]:
 
 def _type(set_: Set) -> str:
     def declared(parts: tuple[Field, ...]) -> str:
-        return " . ".join(part.text if set_.typeof else part.datatype for part in parts)
+        return " . ".join(part.declared if set_.typeof else part.datatype for part in parts)
 
     return declared(set_.key) + (f" : {declared(set_.data)}" if set_.data else "")
 
@@ -89,16 +94,25 @@ def _type(set_: Set) -> str:
 def _element(set_: Set, element: AddElement) -> str:
     comment = f' comment "{quotable(element.comment)}"' if element.comment else ""
     data = f" : {concatenation(set_.data, element.data)}" if set_.data else ""
-    return f"{concatenation(set_.key, element.key)}{comment}{data}"
+    return f"{concatenation(set_.key, element.key, element.end)}{comment}{data}"
 
 
-def concatenation(parts: tuple[Field, ...], value: bytes) -> str:
-    """Packed fields as nft writes them: "10.96.0.10 . tcp . 80"."""
+def concatenation(parts: tuple[Field, ...], value: bytes, end: bytes = b"") -> str:
+    """Packed fields as nft writes them: "10.96.0.10 . tcp . 80". With `end`, the last key of a range: networks."""
     words, at = [], 0
     for part in parts:
-        words.append(part.value_text(value[at : at + part.size]))
+        piece = slice(at, at + part.size)
+        words.append(_range(part, value[piece], end[piece]) if end else part.value_text(value[piece]))
         at += part.size
     return " . ".join(words)
+
+
+def _range(part: Field, first: bytes, last: bytes) -> str:
+    if first == last:
+        return part.value_text(first)
+    ends = ipaddress.ip_address(first), ipaddress.ip_address(last)
+    [network] = ipaddress.summarize_address_range(*ends)
+    return str(network)
 
 
 def _chain(chain: Chain, rules: list[Rule]) -> Iterator[str]:

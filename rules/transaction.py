@@ -63,6 +63,8 @@ class AddElement(Struct, frozen=True, gc=False):
     key: bytes
     data: bytes = b""
     comment: str = ""
+    end: bytes = b""
+    """Of a range: its last key."""
 
 
 class DeleteElement(Struct, frozen=True, gc=False):
@@ -70,6 +72,7 @@ class DeleteElement(Struct, frozen=True, gc=False):
 
     set: Set
     key: bytes
+    end: bytes = b""
 
 
 Operation = AddTable | DeleteTable | AddChain | FlushChain | AddSet | AddRule | AddElement | DeleteElement

@@ -42,7 +42,9 @@ def _user_typeof(part: Field, place: int) -> bytes:
     )
 
 
-def _user_concatenation(kind: int, parts: Sequence[Field], typeof: bool) -> bytes:
+def _user_declaration(kind: int, parts: Sequence[Field], typeof: bool) -> bytes:
+    if len(parts) == 1:
+        return _user_typeof(parts[0], kind)
     concatenation = 13
     inner = b"".join(_user_typeof(part, place) for place, part in enumerate(parts)) if typeof else b""
     return _user_nest(kind, _user_number(0, concatenation), _user(1, inner))
@@ -50,16 +52,16 @@ def _user_concatenation(kind: int, parts: Sequence[Field], typeof: bool) -> byte
 
 def of_set(set_: Set) -> bytes:
     """What nft needs to list a set or map as it was declared."""
-    big_endian, mixed = 2, 0
+    big_endian, host_endian, mixed = 2, 1, 0
     single = len(set_.key) == 1
     data = _user_number(0, big_endian if single else mixed)
     if set_.data:
-        data += _user_number(1, mixed)
+        data += _user_number(1, host_endian if len(set_.data) == 1 else mixed)
     if not single:
-        data += _user_concatenation(3, set_.key, set_.typeof)
+        data += _user_declaration(3, set_.key, set_.typeof)
     if set_.data:
         if set_.typeof:
-            data += _user_concatenation(4, set_.data, typeof=True)
+            data += _user_declaration(4, set_.data, typeof=True)
         data += _user_number(6, 0)
     if set_.comment:
         data += comment(SET_COMMENT, set_.comment)

@@ -53,7 +53,7 @@ from rules.transaction import (
 )
 
 MAX_ELEMENTS_BYTES: Final = 65_000
-NFT_SET_MAP: Final = 0x8
+NFT_SET_INTERVAL, NFT_SET_MAP, NFT_SET_TIMEOUT, NFT_SET_EVAL, NFT_SET_CONCAT = 0x4, 0x8, 0x10, 0x20, 0x80
 CHAIN_POLICY_ACCEPT: Final = 1
 
 
@@ -176,11 +176,26 @@ def _set_bodies(operations: Sequence[AddSet]) -> Iterator[Body]:
 
 
 def _set_body(set_: Set, number: int) -> bytes:
-    body = text(1, set_.table.name) + text(2, set_.name) + u32(3, NFT_SET_MAP if set_.data else 0)
+    body = text(1, set_.table.name) + text(2, set_.name) + u32(3, set_flags(set_))
     body += u32(4, concatenated_type(set_.key)) + u32(5, set_.key_size)
     if set_.data:
         body += u32(6, concatenated_type(set_.data)) + u32(7, set_.data_size)
-    return body + u32(10, number) + attribute(13, userdata.of_set(set_))
+    body += u32(10, number)
+    if set_.dynamic:
+        body += nested(9, u32(1, set_.dynamic))
+    if set_.interval:
+        body += nested(9, nested(2, *(nested(1, u32(1, part.exact_size)) for part in set_.key)))
+    return body + attribute(13, userdata.of_set(set_))
+
+
+def set_flags(set_: Set) -> int:
+    """NFTA_SET_FLAGS."""
+    flags = NFT_SET_MAP if set_.data else 0
+    if set_.interval:
+        flags |= NFT_SET_INTERVAL | NFT_SET_CONCAT
+    if set_.dynamic:
+        flags |= NFT_SET_TIMEOUT | NFT_SET_EVAL
+    return flags
 
 
 def concatenated_type(parts: Sequence[Field]) -> int:
@@ -221,7 +236,9 @@ def _elements(set_: Set, operations: Sequence[AddElement | DeleteElement]) -> It
     for operation in operations:
         if len(operation.key) != key_size:
             raise ValueError(f"a key of {set_.name} has {key_size} bytes, not {len(operation.key)}")
-        if isinstance(operation, DeleteElement):
+        if operation.end:
+            yield _range(operation)
+        elif isinstance(operation, DeleteElement):
             yield head_bare + operation.key
         elif operation.comment:
             comment = attribute(6, userdata.comment(userdata.COMMENT, operation.comment))
@@ -231,6 +248,11 @@ def _elements(set_: Set, operations: Sequence[AddElement | DeleteElement]) -> It
             yield head_full + operation.key + data_head + operation.data
         else:
             yield head_bare + operation.key
+
+
+def _range(operation: AddElement | DeleteElement) -> bytes:
+    """An element that is a range, NFTA_SET_ELEM_KEY to NFTA_SET_ELEM_KEY_END."""
+    return nested(1, nested(1, attribute(1, operation.key)), nested(10, attribute(1, operation.end)))
 
 
 def _header(number: int, size: int) -> bytes:

@@ -12,7 +12,6 @@ from proxy.events import Delete, Event, Inbox, Put, Replace
 from proxy.model import ENDPOINT_SLICE, NODE, SERVICE, SERVICE_CIDR, Service, convert
 from proxy.state import State
 from rules.fake import FakeKernel
-from rules.layout import Options
 from rules.transaction import Operation
 
 ENDPOINTS = 10
@@ -27,7 +26,7 @@ class Metered(FakeKernel):
 
 
 def loaded(services: int) -> Agent:
-    agent = Agent(State("node-1"), Metered(), Inbox(), Options())
+    agent = Agent(State("node-1"), Metered(), Inbox())
     agent.handle(
         [
             Replace(SERVICE, list(cluster.services(services))),

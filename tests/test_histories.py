@@ -15,7 +15,7 @@ from proxy.state import State
 from rules.diff import scratch
 from rules.dump import TableState
 from rules.fake import FakeKernel
-from rules.layout import LAYOUTS, Options
+from rules.layout import LAYOUTS
 from rules.objects import Family
 from tests.histories import BATCHES, NODE_NAME, Cluster, listing, remember
 from tests.netns import Namespace
@@ -24,7 +24,7 @@ Content = dict[str, dict[bytes, Any]]
 
 
 def start(kernel: Any) -> Agent:
-    agent = Agent(State(NODE_NAME), kernel, Inbox(), Options())
+    agent = Agent(State(NODE_NAME), kernel, Inbox())
     agent.handle(listing({}))
     return agent
 
