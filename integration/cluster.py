@@ -102,13 +102,36 @@ class Cluster:
 
     def _last_is_in(self) -> bool:
         try:
-            reached = ask(self.bed.pod1, _LAST_ADDRESS, _LAST_PORT, timeout=0.5).endpoint
+            reached = ask(self.bed.node, _LAST_ADDRESS, _LAST_PORT, timeout=0.5).endpoint
         except OSError:
             return False
         return reached == endpoint(self.bed.pod4.ipv4, _DIRECTIONS[self._turn])
 
     def _path(self, kind: str, name: str) -> Path:
         return self.manifests / f"{kind}-{name}.json"
+
+
+class Clusters:
+    """One agent at a time on a bed: the last one stays for as long as the same configuration and labels are wanted."""
+
+    def __init__(self, bed: Bed, directory: Path) -> None:
+        self.bed = bed
+        self._directory = directory
+        self._number = 0
+        self._wanted = ""
+        self._current: Cluster | None = None
+
+    def get(self, config: Object | None = None, labels: Mapping[str, str] | None = None) -> Cluster:
+        """A cluster that runs, with the arguments of Cluster."""
+        wanted = json.dumps([config or {}, labels or {}], sort_keys=True)
+        if self._current is None or wanted != self._wanted:
+            if self._current:
+                self._current.stop()
+            self._number += 1
+            self._current = Cluster(self.bed, self._directory / str(self._number), config, labels)
+            self._wanted = wanted
+            self._current.start()
+        return self._current
 
 
 def node(labels: Mapping[str, str]) -> Object:

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from integration import flows, privileges
-from integration.cluster import Cluster
+from integration.cluster import Clusters
 from integration.flows import Case, Flow, Outcome, difference
 from integration.topology import Bed
 
@@ -47,36 +47,16 @@ PENDING: Final = frozenset(
     }
 )
 NODE_PORTS_PENDING: Final = frozenset({"dual-stack"})
-TESTED: Final = sorted((case for case in CASES if case.name not in PENDING), key=lambda case: case.agent)
-
-
-class Clusters:
-    """One bed, and one agent at a time: the one of the last case, for as long as the next cases can share it."""
-
-    def __init__(self, bed: Bed, factory: pytest.TempPathFactory) -> None:
-        self._bed, self._factory = bed, factory
-        self._current: Cluster | None = None
-        self._agent = ""
-
-    def of(self, case: Case) -> Cluster:
-        if self._current is None or self._agent != case.agent:
-            self.stop()
-            self._current = Cluster(self._bed, self._factory.mktemp("cluster"), case.config, case.node_labels)
-            self._current.start()
-            self._agent = case.agent
-        return self._current
-
-    def stop(self) -> None:
-        if self._current:
-            self._current.stop()
-            self._current = None
+TESTED: Final = sorted(
+    (case for case in CASES if case.name not in PENDING), key=lambda case: case.agent
+)  # those that share an agent together
 
 
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     privileges.acquire()
     with Bed() as bed:
-        yield Clusters(bed, tmp_path_factory)
+        yield Clusters(bed, tmp_path_factory.mktemp("clusters"))
 
 
 @pytest.mark.parametrize("case", TESTED, ids=lambda case: case.name)
@@ -84,7 +64,7 @@ def test_flows_go_where_they_were_recorded_to_go(clusters: Clusters, case: Case)
     def wanted(flow: Flow) -> bool:
         return case.name not in NODE_PORTS_PENDING or flow.to not in NODE_ADDRESSES
 
-    differences = flows.run(clusters.of(case), case, wanted)
+    differences = flows.run(clusters.get(case.config, case.node_labels), case, wanted)
     assert not differences, "\n".join(["", *differences])
 
 
