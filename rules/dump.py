@@ -26,7 +26,10 @@ from rules.wire import concatenated_type
 
 @dataclass(slots=True)
 class SetState:
-    """type and data_type: nft's numbers (data_type 0: no map). elements: key -> (data, comment)."""
+    """type and data_type: nft's numbers (data_type 0: no map). elements: key -> (data, comment).
+
+    Of a range, the key is its first one, and the data its last one.
+    """
 
     type: int
     data_type: int
@@ -93,6 +96,8 @@ def read_elements(replies: Iterable[Message], table: str) -> Iterator[tuple[byte
             parts = dict(attributes(element))
             key = bytes(dict(attributes(parts[1]))[1])
             data = bytes(dict(attributes(parts[2])).get(1, b"")) if 2 in parts else b""
+            if 10 in parts:
+                data = bytes(dict(attributes(parts[10]))[1])
             comment = userdata.text_of(bytes(parts[6]), userdata.COMMENT) if 6 in parts else ""
             yield key, (data, comment)
 

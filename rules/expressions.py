@@ -281,7 +281,7 @@ class DynamicSet(Expression):
     op: int
     key: int
     data: int
-    timeout: int | None = None
+    timeout: int = 0
     NAME: ClassVar = "dynset"
     ATTRIBUTES: ClassVar = {
         "set": (1, Wire.TEXT),

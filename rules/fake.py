@@ -120,9 +120,10 @@ class FakeKernel:
     def _add_element(self, operation: AddElement) -> None:
         elements = self._set(operation.set).elements
         old = elements.get(operation.key)
+        data = operation.data or operation.end
         if old is None:
-            self._put(elements, operation.key, (operation.data, operation.comment))
-        elif old[0] != operation.data:
+            self._put(elements, operation.key, (data, operation.comment))
+        elif old[0] != data:
             raise _Refused(errno.EEXIST)
 
     def _check(self, chain: Chain, expressions: Sequence[e.Expression]) -> None:

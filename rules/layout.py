@@ -35,7 +35,6 @@ from rules.objects import (
     source_address,
 )
 from rules.statements import (
-    ClearPriority,
     DnatByIndex,
     DnatByTicket,
     DropTicket,
@@ -50,6 +49,7 @@ from rules.statements import (
     Refuse,
     RefuseTcp,
     SetMark,
+    ShowNumber,
     ShowsTicket,
     ShowTicket,
     Statement,
@@ -281,11 +281,15 @@ class Ports:
                 draws = self._draws(i, LOCAL if local else 0)
                 yield _filled(Chain(self.table, f"{pick.name}-{2**i}"), *draws, (goto("refuse"),))
             bands = self.local_services if local else self.services
+            first = LOCAL if local else 0
             yield _filled(
                 pick,
                 *((InSet(services), goto(f"{pick.name}-{2**i}")) for i, services in enumerate(bands)),
                 (jump(self.pick_sticky(local).name),),
                 (InSet(self.dropped), drop()),
+                # A service port may have moved to a set that was asked before it was there. Its number 0 tells.
+                (DnatByIndex(self.endpoints, 1, first),),
+                (ShowNumber(TICKET | first), DnatByTicket(self.sticky_endpoints)),
                 (goto("refuse"),),
             )
 
@@ -407,7 +411,7 @@ class Layout:
         yield _filled(Chain(self.table, "output", OUTPUT), (jump("services"),))
         yield _filled(
             Chain(self.table, "postrouting", POSTROUTING),
-            (IsDestinationNatted(), ShowsTicket(TICKET_MASK, TICKET), ClearPriority()),
+            (IsDestinationNatted(), ShowsTicket(TICKET_MASK, TICKET), ShowNumber(0)),
             (HasMark(mark), FlipMark(mark), Masquerade()),
             (IsDestinationNatted(), InSet(self.hairpins), Masquerade()),
         )

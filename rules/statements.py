@@ -303,6 +303,19 @@ class ShowTicket:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowNumber:
+    """This number is the packet's priority now."""
+
+    number: int
+
+    def text(self, family: Family) -> str:
+        return f"meta priority set {Field.PRIORITY.value_text(struct.pack('=I', self.number))}"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        return (e.Immediate(struct.pack("=I", self.number), e.REGISTER), e.Meta(e.Meta.PRIORITY, source=e.REGISTER))
+
+
+@dataclass(frozen=True, slots=True)
 class DropTicket:
     """The client has no ticket any more."""
 
@@ -350,15 +363,6 @@ class ShowsTicket:
             e.Bitwise(struct.pack("=I", self.mask), bytes(4), 4),
             e.Compare(e.Compare.EQUAL, struct.pack("=I", self.value)),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ClearPriority:
-    def text(self, family: Family) -> str:
-        return "meta priority set none"
-
-    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
-        return (e.Immediate(bytes(4), e.REGISTER), e.Meta(e.Meta.PRIORITY, source=e.REGISTER))
 
 
 def _behind(words: int) -> int:

@@ -32,6 +32,7 @@ def metadata(name: st.SearchStrategy[str], labels: st.SearchStrategy[dict[str, s
 SERVICE_PORTS = st.lists(
     st.fixed_dictionaries(
         {"name": PORT_NAMES, "port": st.sampled_from([80, 81, 53, 53, 0]), "protocol": PROTOCOLS},
+        optional={"nodePort": st.sampled_from([30080, 30081])},
     ),
     min_size=1,
     max_size=3,
@@ -48,18 +49,40 @@ CLUSTER_IPS = st.sampled_from(
         ["x"],
     ]
 )
+POLICIES = st.sampled_from(["Cluster", "Cluster", "Local"])
+EXTERNAL = st.sampled_from(["192.0.2.1", "192.0.2.2", "2001:db8::1", "10.96.0.1", "nonsense"])
+SPEC_EXTRAS = st.fixed_dictionaries(
+    {"internalTrafficPolicy": POLICIES, "externalTrafficPolicy": POLICIES},
+    optional={
+        "externalIPs": st.lists(EXTERNAL, max_size=2),
+        "sessionAffinity": st.just("ClientIP"),
+        "sessionAffinityConfig": st.fixed_dictionaries(
+            {"clientIP": st.fixed_dictionaries({"timeoutSeconds": st.sampled_from([60, 3600])})}
+        ),
+        "loadBalancerSourceRanges": st.lists(
+            st.sampled_from(["10.0.0.0/8", "10.1.0.0/16", " 192.168.0.1/32 ", "0.0.0.0/0", "fd00::/8", "x"]), max_size=3
+        ),
+    },
+)
+STATUS = st.fixed_dictionaries(
+    {"loadBalancer": st.fixed_dictionaries({"ingress": st.lists(
+        st.fixed_dictionaries({"ip": EXTERNAL}, optional={"ipMode": st.sampled_from(["VIP", "Proxy"])}), max_size=2
+    )})}
+)  # fmt: skip
 SERVICES = st.builds(
-    lambda meta, ips, ports, policy: convert(
+    lambda meta, ips, ports, extras, status: convert(
         SERVICE,
         {
             "metadata": meta,
-            "spec": {"clusterIP": ips[0], "clusterIPs": ips, "ports": ports, "internalTrafficPolicy": policy},
+            "spec": {"clusterIP": ips[0], "clusterIPs": ips, "ports": ports, **extras},
+            "status": status,
         },
     ),
     metadata(NAMES, st.sampled_from([{}, {}, {}, {"service.kubernetes.io/service-proxy-name": "x"}])),
     CLUSTER_IPS,
     SERVICE_PORTS,
-    st.sampled_from(["Cluster", "Cluster", "Local"]),
+    SPEC_EXTRAS,
+    st.one_of(st.just({}), STATUS),
 )
 
 
@@ -96,11 +119,16 @@ def slices(family: str) -> st.SearchStrategy[KubeObject]:
 
 
 NODES = st.builds(
-    lambda name, zone: convert(
-        NODE, {"metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone} if zone else {}}}
+    lambda name, zone, addresses: convert(
+        NODE,
+        {
+            "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone} if zone else {}},
+            "status": {"addresses": [{"type": "InternalIP", "address": address} for address in addresses]},
+        },
     ),
     st.sampled_from([NODE_NAME, "node1"]),
     st.sampled_from(["z1", "z2", ""]),
+    st.lists(st.sampled_from(["10.1.0.1", "192.168.77.2", "fd77::2", "?"]), max_size=2),
 )
 SERVICE_CIDRS = st.builds(
     lambda name, cidrs: convert(SERVICE_CIDR, {"metadata": {"name": name}, "spec": {"cidrs": cidrs}}),

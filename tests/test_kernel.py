@@ -63,7 +63,9 @@ def test_the_option_that_brings_an_expression_is_named() -> None:
 
 
 def test_a_refusal_names_the_service_port() -> None:
-    operation = AddElement(V4.services[0], bytes([10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0]), comment="default/web:http")
+    operation = AddElement(
+        V4.addresses.services[0], bytes([10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0]), comment="default/web:http"
+    )
     told = explain(TransactionError((Failure(operation, errno.EBUSY),)))
     assert isinstance(told, RulesRefused)
     assert "10.96.0.1 . tcp . 80" in str(told)
@@ -100,7 +102,7 @@ def test_without_permission_the_kernel_says_so(namespace: Namespace) -> None:
 
 def test_a_batch_of_many_megabytes_is_one_transaction(namespace: Namespace) -> None:
     key = bytes(8)
-    elements = [AddElement(V4.endpoints, i.to_bytes(4) + key + bytes(4), bytes(8)) for i in range(1, 200_001)]
+    elements = [AddElement(V4.addresses.endpoints, i.to_bytes(4) + key + bytes(4), bytes(8)) for i in range(1, 200_001)]
     assert namespace.kernel.commit([*create(V4, Options(), ()), *elements]) > 8_000_000
     state = namespace.kernel.dump(V4.table)
     assert state is not None

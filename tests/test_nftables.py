@@ -183,9 +183,9 @@ def test_the_layout_reads_back_as_it_was_written(nftables: Any, layout: Any) -> 
 
 def test_replacing_a_table_is_one_transaction(nftables: Any) -> None:
     key = service_key(KEY, 6, 80)
-    element = AddElement(V4.endpoints, key + index(0), DATA)
+    element = AddElement(V4.addresses.endpoints, key + index(0), DATA)
     nftables.commit([*replace(V4, OPTIONS, CIDRS), element])
-    nftables.commit([*replace(V4, OPTIONS, CIDRS), AddElement(V4.endpoints, key + index(1), DATA)])
+    nftables.commit([*replace(V4, OPTIONS, CIDRS), AddElement(V4.addresses.endpoints, key + index(1), DATA)])
     assert list(nftables.dump(V4.table).sets["endpoints"].elements) == [key + index(1)]
 
 

@@ -64,7 +64,7 @@ def test_pyroute2_reads_our_rules() -> None:
 
 
 def test_pyroute2_reads_our_elements() -> None:
-    operations = [o for o in scratch(Family.IPV4, ports(5)).operations if o.set is V4.endpoints]  # type: ignore[union-attr]
+    operations = [o for o in scratch(Family.IPV4, ports(5)).operations if o.set is V4.addresses.endpoints]  # type: ignore[union-attr]
     read = []
     for message in decoded(operations, NFT_MSG_NEWSETELEM, nft_set_elem_list_msg):
         assert message.get_attr("NFTA_SET_ELEM_LIST_SET") == "endpoints"
@@ -122,7 +122,9 @@ def test_nothing_to_send_is_refused() -> None:
 
 @given(st.data())
 def test_damaged_messages_are_refused_or_read_but_never_crash(data: st.DataObject) -> None:
-    good = bytearray(encode([*create(V4, Options(), ())[:40], AddElement(V4.endpoints, KEY + bytes(4), bytes(8))]).data)
+    good = bytearray(
+        encode([*create(V4, Options(), ())[:40], AddElement(V4.addresses.endpoints, KEY + bytes(4), bytes(8))]).data
+    )
     for _ in range(data.draw(st.integers(1, 4))):
         good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(good[: data.draw(st.integers(0, len(good)))])
