@@ -5,16 +5,17 @@ No timer stands between an event and its commit: what arrives during a commit is
 
 from __future__ import annotations
 
+import errno
 import gc
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import structlog
 
 from proxy.errors import KernelTooOld, NoPermission, RulesRefused, UserError
 from proxy.events import Event, Failed, Inbox
-from proxy.state import State
+from proxy.state import Problem, State
 from rules.diff import Plan, Programmed
 from rules.elements import ServicePort, family_of
 from rules.errors import TransactionError
@@ -25,8 +26,8 @@ from rules.tables import change_service_cidrs, replace
 from rules.transaction import Operation
 
 LOG = structlog.get_logger()
-RETRY_SECONDS = (0.1, 0.5, 2.0, 10.0, 30.0)
-"""Waits between tries to put the whole table back after the kernel refused a change."""
+RETRY_SECONDS = (0.0, 0.1, 0.5, 2.0, 10.0, 30.0)
+"""Waits before each try to put the whole table back after the kernel refused a change; the last one from then on."""
 
 ONCE_SECONDS = 10.0
 """How long `run --once` waits for the kinds of object that are not needed for a first sync."""
@@ -41,11 +42,20 @@ class Nftables(Protocol):
 class Agent:
     """Programs one node. `run` is the loop; `handle` is one turn of it, without waiting."""
 
-    def __init__(self, state: State, kernel: Nftables, inbox: Inbox, options: Options) -> None:
+    def __init__(
+        self,
+        state: State,
+        kernel: Nftables,
+        inbox: Inbox,
+        options: Options,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.state, self.kernel, self.inbox, self.options = state, kernel, inbox, options
+        self._clock = clock
         self._programmed: dict[Family, Programmed] = {}
         self._service_cidrs: tuple[Network, ...] = ()
         self._refusals = 0
+        self._retry_at = 0.0
 
     def run(self, once: bool = False) -> None:
         """Until the inbox is closed; with `once` until everything is programmed. Raises UserError."""
@@ -60,21 +70,27 @@ class Agent:
     def _patience(self, once: bool) -> float | None:
         """How long to wait for events; None: for ever, because nothing else is to be done."""
         if self._refusals:
-            return RETRY_SECONDS[min(self._refusals, len(RETRY_SECONDS)) - 1]
+            return max(0.0, self._retry_at - self._clock())
         return ONCE_SECONDS if once and self._programmed else None
 
     def handle(self, events: Sequence[Event]) -> None:
-        """Take in events and bring the kernel to what they make of the state."""
+        """Take in events and bring the kernel to what they make of the state; not yet if it refused that just now."""
         started = time.perf_counter()
-        if not self._programmed:
+        loading = not self._programmed
+        if loading:
             gc.disable()  # a first load makes a million objects, and next to no garbage cycles
-        for event in events:
-            if isinstance(event, Failed):
-                raise event.error
-            self.state.apply(event)
-        if self.state.is_complete:
-            self._sync(started)
-        self._report_problems()
+        try:
+            for event in events:
+                if isinstance(event, Failed):
+                    raise event.error
+                self.state.apply(event)
+            if self.state.is_complete and (not self._refusals or self._clock() >= self._retry_at):
+                self._sync(started)
+        finally:
+            if loading:
+                gc.enable()
+        report(self.state.problems)
+        self.state.problems.clear()
 
     def _sync(self, started: float) -> None:
         first = not self._programmed
@@ -86,14 +102,19 @@ class Agent:
         except TransactionError as error:
             if first and not self._refusals:
                 raise explain(error) from error
-            # What the kernel holds is not what we thought. Put all of it back, at once and then ever more slowly.
-            LOG.error("transaction_refused", error=str(error), next="replace the whole table")
-            self._programmed = {}
-            self._refusals += 1
-            if self._refusals == 1:
-                self._sync(started)
+            self._put_back(error, started)
         else:
             self._refusals = 0
+
+    def _put_back(self, error: TransactionError, started: float) -> None:
+        """What the kernel holds is not what we thought: replace all of it, at once and then ever more slowly."""
+        self._programmed = {}
+        self._refusals += 1
+        wait = RETRY_SECONDS[min(self._refusals, len(RETRY_SECONDS)) - 1]
+        self._retry_at = self._clock() + wait
+        LOG.error("transaction_refused", error=str(error), then="replace the whole table", seconds=wait)
+        if not wait:
+            self._sync(started)
 
     def _replace(self, started: float) -> None:
         """Everything, in one transaction, in the place of whatever table was there."""
@@ -116,7 +137,6 @@ class Agent:
         # What is here now stays: no need for the garbage collector to look at it ever again.
         gc.collect()
         gc.freeze()
-        gc.enable()
 
     def _change(self, started: float) -> None:
         """What changed, in one transaction; nothing if nothing did."""
@@ -150,16 +170,18 @@ class Agent:
         log = LOG.info if event == "programmed" else LOG.debug
         log(event, service_ports=ports, operations=operations, bytes=size, milliseconds=milliseconds)
 
-    def _report_problems(self) -> None:
-        for problem in self.state.problems:
-            LOG.warning(
-                "object_left_out",
-                kind=problem.kind,
-                namespace=problem.namespace,
-                name=problem.name,
-                reason=problem.reason,
-            )
-        self.state.problems.clear()
+
+def report(problems: Iterable[Problem]) -> None:
+    """Log what had to be left out."""
+    for problem in problems:
+        LOG.warning(
+            "object_left_out",
+            kind=problem.kind,
+            namespace=problem.namespace,
+            name=problem.name,
+            reason=problem.reason,
+            remedy="mend the object; it is read again when it changes",
+        )
 
 
 def explain(error: TransactionError) -> UserError:
@@ -167,6 +189,15 @@ def explain(error: TransactionError) -> UserError:
     if error.is_not_permitted:
         return NoPermission(
             "nftables", "no permission to program it", "run as root, or with the capability CAP_NET_ADMIN"
+        )
+    whole = {failure.errno: failure.detail for failure in error.failures if not failure.operation}
+    if errno.EMSGSIZE in whole:  # without CAP_NET_ADMIN this comes before the kernel looks for the permission
+        return NoPermission("nftables", whole[errno.EMSGSIZE], "run as root")
+    if errno.EOPNOTSUPP in whole:
+        return KernelTooOld(
+            "nftables",
+            "this kernel does not have it",
+            "load its module nf_tables or use a kernel with CONFIG_NF_TABLES",
         )
     missing = error.missing_expressions
     if missing:
