@@ -104,10 +104,13 @@ def measure(flows: int) -> None:
             assert table.forget(found) == EACH
         times.append((time.perf_counter() - started) * 1e3)
     times.sort()
-    print(f"{flows} flows: forget the {EACH} of one service port: median {statistics.median(times):.1f} ms, max {times[-1]:.1f} ms")
+    print(
+        f"{flows} flows: forget the {EACH} of one service port: median {statistics.median(times):.1f} ms, max {times[-1]:.1f} ms"
+    )
 
     programmed = {
-        service_key(clusterip(i), UDP, PORT): UdpFlows(frozenset({endpoint(pod(i), PORT)}), True) for i in range(services)
+        service_key(clusterip(i), UDP, PORT): UdpFlows(frozenset({endpoint(pod(i), PORT)}), True)
+        for i in range(services)
     }
     everything = Stale({}, True, programmed, ips)
     started = time.perf_counter()

@@ -2,6 +2,16 @@
 
 import sys
 
-from proxy.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """As proxy.cli.main; imports it, which takes long enough to be interrupted."""
+    try:
+        from proxy import cli
+
+        return cli.main()
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,9 +5,10 @@ No timer stands between an event and its commit: what arrives during a commit is
 
 from __future__ import annotations
 
+import errno
 import gc
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import structlog
@@ -16,7 +17,7 @@ from proxy.errors import KernelTooOld, NoPermission, RulesRefused, UserError
 from proxy.events import Event, Failed, Inbox
 from proxy.nodes import NodeInfo
 from proxy.settings import Settings
-from proxy.state import State
+from proxy.state import Problem, State
 from proxy.udp import UdpChange, UdpFlows
 from rules.diff import Plan, Programmed
 from rules.elements import ServicePort, family_of
@@ -28,8 +29,8 @@ from rules.tables import change_local, change_service_cidrs, replace
 from rules.transaction import Operation
 
 LOG = structlog.get_logger()
-RETRY_SECONDS = (0.1, 0.5, 2.0, 10.0, 30.0)
-"""Waits between tries to put the whole table back after the kernel refused a change."""
+RETRY_SECONDS = (0.0, 0.1, 0.5, 2.0, 10.0, 30.0)
+"""Waits before each try to put the whole table back after the kernel refused a change; the last one from then on."""
 
 ONCE_SECONDS = 10.0
 """How long `run --once` waits for the kinds of object that are not needed for a first sync."""
@@ -63,14 +64,17 @@ class Agent:
         inbox: Inbox,
         settings: Settings | None = None,
         followers: Sequence[Follower] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state, self.kernel, self.inbox = state, kernel, inbox
         self.settings = settings or Settings()
         self.followers = followers
+        self._clock = clock
         self._programmed: dict[Family, Programmed] = {}
         self._service_cidrs: tuple[Network, ...] = ()
         self._options: Options | None = None
         self._refusals = 0
+        self._retry_at = 0.0
         self._addresses: dict[Family, frozenset[bytes]] = {}
         self._addresses_from: tuple[NodeInfo | None, frozenset[bytes]] | None = None
 
@@ -87,21 +91,27 @@ class Agent:
     def _patience(self, once: bool) -> float | None:
         """How long to wait for events; None: for ever, because nothing else is to be done."""
         if self._refusals:
-            return RETRY_SECONDS[min(self._refusals, len(RETRY_SECONDS)) - 1]
+            return max(0.0, self._retry_at - self._clock())
         return ONCE_SECONDS if once and self._programmed else None
 
     def handle(self, events: Sequence[Event]) -> None:
-        """Take in events and bring the kernel to what they make of the state."""
+        """Take in events and bring the kernel to what they make of the state; not yet if it refused that just now."""
         started = time.perf_counter()
-        if not self._programmed:
+        loading = not self._programmed
+        if loading:
             gc.disable()  # a first load makes a million objects, and next to no garbage cycles
-        for event in events:
-            if isinstance(event, Failed):
-                raise event.error
-            self.state.apply(event)
-        if self.state.is_complete:
-            self._sync(started)
-        self._report_problems()
+        try:
+            for event in events:
+                if isinstance(event, Failed):
+                    raise event.error
+                self.state.apply(event)
+            if self.state.is_complete and (not self._refusals or self._clock() >= self._retry_at):
+                self._sync(started)
+        finally:
+            if loading:
+                gc.enable()
+        report(self.state.problems)
+        self.state.problems.clear()
 
     def _sync(self, started: float) -> None:
         # What the Node says of local pods may come late, and change; before it does, nothing is right.
@@ -117,14 +127,19 @@ class Agent:
         except TransactionError as error:
             if first and not self._refusals:
                 raise explain(error) from error
-            # What the kernel holds is not what we thought. Put all of it back, at once and then ever more slowly.
-            LOG.error("transaction_refused", error=str(error), next="replace the whole table")
-            self._programmed = {}
-            self._refusals += 1
-            if self._refusals == 1:
-                self._sync(started)
+            self._put_back(error, started)
         else:
             self._refusals = 0
+
+    def _put_back(self, error: TransactionError, started: float) -> None:
+        """What the kernel holds is not what we thought: replace all of it, at once and then ever more slowly."""
+        self._programmed = {}
+        self._refusals += 1
+        wait = RETRY_SECONDS[min(self._refusals, len(RETRY_SECONDS)) - 1]
+        self._retry_at = self._clock() + wait
+        LOG.error("transaction_refused", error=str(error), then="replace the whole table", seconds=wait)
+        if not wait:
+            self._sync(started)
 
     def _replace(self, started: float, options: Options) -> None:
         """Everything, in one transaction, in the place of whatever table was there."""
@@ -149,7 +164,6 @@ class Agent:
         # What is here now stays: no need for the garbage collector to look at it ever again.
         gc.collect()
         gc.freeze()
-        gc.enable()
 
     def _change(self, started: float, options: Options) -> None:
         """What changed, in one transaction; nothing if nothing did."""
@@ -196,16 +210,18 @@ class Agent:
         log = LOG.info if event == "programmed" else LOG.debug
         log(event, service_ports=ports, operations=operations, bytes=size, milliseconds=milliseconds)
 
-    def _report_problems(self) -> None:
-        for problem in self.state.problems:
-            LOG.warning(
-                "object_left_out",
-                kind=problem.kind,
-                namespace=problem.namespace,
-                name=problem.name,
-                reason=problem.reason,
-            )
-        self.state.problems.clear()
+
+def report(problems: Iterable[Problem]) -> None:
+    """Log what had to be left out."""
+    for problem in problems:
+        LOG.warning(
+            "object_left_out",
+            kind=problem.kind,
+            namespace=problem.namespace,
+            name=problem.name,
+            reason=problem.reason,
+            remedy="mend the object; it is read again when it changes",
+        )
 
 
 def explain(error: TransactionError) -> UserError:
@@ -213,6 +229,15 @@ def explain(error: TransactionError) -> UserError:
     if error.is_not_permitted:
         return NoPermission(
             "nftables", "no permission to program it", "run as root, or with the capability CAP_NET_ADMIN"
+        )
+    whole = {failure.errno: failure.detail for failure in error.failures if not failure.operation}
+    if errno.EMSGSIZE in whole:  # without CAP_NET_ADMIN this comes before the kernel looks for the permission
+        return NoPermission("nftables", whole[errno.EMSGSIZE], "run as root")
+    if errno.EOPNOTSUPP in whole:
+        return KernelTooOld(
+            "nftables",
+            "this kernel does not have it",
+            "load its module nf_tables or use a kernel with CONFIG_NF_TABLES",
         )
     missing = error.missing_expressions
     if missing:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib.metadata
+import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from proxy import logs
-from proxy.agent import Agent, explain
+from proxy.agent import Agent, explain, report
 from proxy.config import Config, load_config, node_name
-from proxy.errors import EXIT_CODES, NoPermission, UsageError, UserError
+from proxy.errors import EXIT_CODES, KernelTooOld, NoPermission, UsageError, UserError
 from proxy.events import Inbox
 from proxy.manifests import ManifestSource
 from proxy.settings import settings
@@ -49,8 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        return 0
     except Exception as error:  # the last line of defence: a bug is reported as one event
         LOG.error("unexpected_failure", error=f"{type(error).__name__}: {error}", exc_info=True)
         return 1
@@ -68,23 +68,37 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kube-proxy-nft {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="program this node, and follow what changes")
+    run = _command(commands, "run", "program this node, and follow what changes until SIGTERM or SIGINT")
     _common(run)
     run.add_argument(
-        "--kubeconfig", metavar="FILE", help="how to reach the API server (default: the in-cluster account)"
+        "--kubeconfig", metavar="FILE", type=_path, help="how to reach the API server (default: the in-cluster account)"
     )
-    run.add_argument("--manifests", metavar="DIR", help="take the objects from a directory of manifests instead")
+    run.add_argument(
+        "--manifests", metavar="DIR", type=_path, help="take the objects from a directory of manifests instead"
+    )
     run.add_argument("--once", action="store_true", help="program everything once, then exit")
 
-    show = commands.add_parser("render", help="print the table that a directory of manifests yields, touching nothing")
+    show = _command(commands, "render", "print the tables that a directory of manifests yields, touching nothing")
     _common(show)
-    show.add_argument("--manifests", metavar="DIR", required=True, help="a directory of manifests")
+    show.add_argument("--manifests", metavar="DIR", type=_path, required=True, help="a directory of manifests")
 
-    clean = commands.add_parser("cleanup", help="remove our tables from this node")
-    clean.add_argument("--log-level", choices=list(logs.LEVELS), default="info")
+    clean = _command(commands, "cleanup", "remove our tables from this node, and nothing else")
+    _log_level(clean)
 
     commands.add_parser("demo", help="see it work in network namespaces on this machine", add_help=False)
     return parser
+
+
+def _command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
+    text = f"{summary[0].upper()}{summary[1:]}."
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=text)
+    return parser
+
+
+def _path(text: str) -> str:
+    if not text:  # an unset variable in a script: not the same as leaving the option out
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
 
 
 def _version() -> str:
@@ -95,18 +109,25 @@ def _version() -> str:
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help="a KubeProxyConfiguration (v1alpha1)")
+    parser.add_argument("--config", metavar="FILE", type=_path, help="a KubeProxyConfiguration (v1alpha1)")
     parser.add_argument("--node", metavar="NAME", help="this node's name (default: hostnameOverride, or the host name)")
-    parser.add_argument("--log-level", choices=list(logs.LEVELS), default="info")
+    _log_level(parser)
+
+
+def _log_level(parser: argparse.ArgumentParser) -> None:
+    levels = ", ".join(logs.LEVELS)
+    parser.add_argument(
+        "--log-level", metavar="LEVEL", choices=list(logs.LEVELS), default="info", help=f"{levels} (default: info)"
+    )
 
 
 def _run(options: argparse.Namespace) -> None:
-    config = _config(options)
-    node = node_name(config, options.node)
     inbox = Inbox()
-    kernel = _kernel()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: inbox.close())
+    config = _config(options)
+    node = node_name(config, options.node)
+    kernel = _kernel()
     agent = Agent(State(node), kernel, inbox, settings(config))
     source = _source(options, config, inbox, node)
     LOG.info("starting", node=node, source=options.manifests or "API server")
@@ -135,17 +156,30 @@ def _render(options: argparse.Namespace) -> None:
     ManifestSource(options.manifests, inbox).load()
     for event in inbox.take():
         state.apply(event)
-    for problem in state.problems:
-        LOG.warning("object_left_out", **{f: getattr(problem, f) for f in problem.__struct_fields__})
     ports = [port for port in state.everything().values() if port]
+    report(state.problems)
     made = settings(config)
     rule_options = made.options_on(state.node) or made.options
     addresses = made.nodeport_ips(state.node, ())
+    texts = []
     for family in Family:
         operations = create(LAYOUTS[family], rule_options, state.service_cidrs)
         operations += scratch(family, [p for p in ports if p.family is family], addresses[family]).operations
-        sys.stdout.write(render(operations))
-    sys.stdout.flush()
+        texts.append(render(operations))
+    _print("".join(texts))
+
+
+def _print(text: str) -> None:
+    """To standard output, in nft's encoding whatever the locale's is."""
+    if sys.stdout is None:
+        raise UserError("standard output", "it is closed")
+    try:
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left in the buffer
+        if error.errno != errno.EPIPE:  # the reader has had enough
+            raise UserError("standard output", error.strerror or str(error)) from None
 
 
 def _cleanup(_options: argparse.Namespace) -> None:
@@ -182,7 +216,11 @@ def _kernel() -> Kernel:
     try:
         return Kernel()
     except KernelUnreachable as error:
-        raise NoPermission("nftables", str(error), "run as root, on a kernel with nf_tables") from error
+        if error.errno in (errno.EPERM, errno.EACCES):
+            raise NoPermission("nftables", str(error), "run as root") from error
+        raise KernelTooOld(
+            "nftables", str(error), "use a kernel with CONFIG_NETFILTER_NETLINK and CONFIG_NF_TABLES"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -65,6 +65,7 @@ class State:
         self._changed: set[bytes] = set()
         self._udp: dict[bytes, UdpFlows] = {}
         self._udp_next: dict[bytes, UdpFlows] = {}
+        self._known_conflicts: dict[tuple[bytes, Name], Name] = {}
         self._known_faults: dict[tuple[str, Name], tuple[str, ...]] = {}
         self._listed: set[str] = set()
 
@@ -157,19 +158,20 @@ class State:
         elif kind == NODE and name[1] == self.place.node:
             self._set_node(None)
 
-    def _replace(self, kind: str, objects: Iterable[KubeObject]) -> None:
+    def _replace(self, kind: str, objects: Sequence[KubeObject]) -> None:
         known: Iterable[Name] = {
             SERVICE: list(self._services),
             ENDPOINT_SLICE: list(self._service_of),
             SERVICE_CIDR: [("", name) for name in self._cidrs],
             NODE: [("", self.place.node)],
         }[kind]
-        gone = set(known)
-        for obj in objects:
-            gone.discard((obj.metadata.namespace if kind in (SERVICE, ENDPOINT_SLICE) else "", obj.metadata.name))
-            self._put(obj)
-        for name in gone:
+        namespaced = kind in (SERVICE, ENDPOINT_SLICE)
+        listed = {(obj.metadata.namespace if namespaced else "", obj.metadata.name) for obj in objects}
+        # What is gone goes first: an address may have passed to another Service.
+        for name in set(known) - listed:
             self._delete(kind, name)
+        for obj in objects:
+            self._put(obj)
         self._listed.add(kind)
 
     def _put_service(self, service: Service) -> None:
@@ -194,6 +196,7 @@ class State:
             self._changed.add(port.key)
             if port.key not in mine:
                 self._claims.release(port.key, name)
+                self._known_conflicts.pop((port.key, name), None)
         if new is None:
             return
         for port in new.ports:
@@ -292,8 +295,7 @@ class State:
 
     def _packed(self, chosen: Sequence[Candidate], name: Name, port: PortInfo) -> tuple[bytes, ...]:
         if len(chosen) > MAX_ENDPOINTS:
-            reason = f"port {port.name!r} has {len(chosen)} endpoints; only {MAX_ENDPOINTS} are used"
-            self.problems.append(Problem(SERVICE, *name, reason))
+            self._faults(SERVICE + " endpoints", name, f"more than {MAX_ENDPOINTS} endpoints; the others are not used")
         return tuple([endpoint(e.address, number) for e, number in chosen[:MAX_ENDPOINTS]])
 
     def _sources(self, service: ServiceInfo, key: bytes) -> Sources | None:
@@ -326,12 +328,14 @@ class State:
 
     def _report_conflict(self, loser: Claim) -> None:
         holder = self._claims.holder(loser.port.key)
-        if holder:
-            reason = (
-                f"{describe_key(loser.port.key)} belongs to Service {'/'.join(holder.service.name)}, which is older: "
-                "give one of them another address or port"
-            )
-            self.problems.append(Problem(SERVICE, *loser.service.name, reason))
+        if holder is None or self._known_conflicts.get((loser.port.key, loser.service.name)) == holder.service.name:
+            return
+        self._known_conflicts[loser.port.key, loser.service.name] = holder.service.name
+        reason = (
+            f"{describe_key(loser.port.key)} belongs to Service {'/'.join(holder.service.name)}, which is older: "
+            "give one of them another address or port"
+        )
+        self.problems.append(Problem(SERVICE, *loser.service.name, reason))
 
 
 def _full_name(service: Name, port: PortInfo) -> str:

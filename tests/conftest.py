@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +14,10 @@ from tests.netns import Namespace
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quiet() -> None:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+def _quiet() -> Iterator[None]:
+    with open(os.devnull, "w") as nowhere:
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(nowhere))
+        yield
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ PORT: Final = 80
 """Of all Services, for TCP and for UDP."""
 
 KINDS: Final = ("clusterIP", "externalIP", "loadBalancer", "nodePort")
+STRAY: Final = ("clusterIP, another port", "clusterIP of nobody")
 ZONE: Final = "z1"
 LOCAL, REMOTE, OTHER = "10.244.0.2 fd44::2", "10.244.1.2 fd44:1::2", "10.244.1.3 fd44:1::3"
 LOCAL_2: Final = "10.244.0.3 fd44::3"
@@ -97,20 +98,28 @@ SOURCE_RANGES: Final[Mapping[str, list[str]]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """addresses: kind of destination -> one address a family."""
+    """addresses: kind of destination -> one address a family.
+
+    on_node: the load balancer's addresses are the node's own, too: to them it speaks as the one it speaks to.
+    """
 
     label: str
     service: Object
     slices: list[Object]
     addresses: Mapping[str, tuple[str, str]]
+    on_node: bool = False
 
     def destination(self, kind: str, version: int) -> tuple[str, int]:
+        if kind == "clusterIP of nobody":
+            return ("10.100.9.9", "fd00:10:96::fff0")[version == 6], PORT
+        if kind == "clusterIP, another port":
+            return self.addresses["clusterIP"][version == 6], PORT + 1
         port = self.service["spec"]["ports"][0]["nodePort"] if kind == "nodePort" else PORT
         return self.addresses[kind][version == 6], port
 
 
 class Rows:
-    """Makes rows whose addresses and ports nobody else has, not even with another `block` (0 to 9)."""
+    """Makes rows whose addresses and ports nobody else has, not even with another `block` (0 to 10)."""
 
     def __init__(self, block: int) -> None:
         self._block = block
@@ -122,20 +131,23 @@ class Rows:
             for name, state in states.items():
                 internal, external = policies
                 traffic = {"internalTrafficPolicy": internal, "externalTrafficPolicy": external}
-                yield self.row(f"{label}internal {internal}, external {external}, {name}", state, **traffic, **spec)
+                yield self.row(f"{label}internal {internal}, external {external}, {name}", state, {**traffic, **spec})
 
     def source_ranges(self) -> Iterator[Row]:
         for (name, ranges), policy, state in itertools.product(
             SOURCE_RANGES.items(), ("Cluster", "Local"), ("local and remote ready", "remote ready", "none")
         ):
             spec = {"externalTrafficPolicy": policy, "loadBalancerSourceRanges": ranges}
-            yield self.row(f"source ranges: {name}, external {policy}, {state}", STATES[state], **spec)
+            yield self.row(f"source ranges: {name}, external {policy}, {state}", STATES[state], spec)
+            if name in ("the node in", "nobody in"):
+                label = f"source ranges: {name}, address on node, external {policy}, {state}"
+                yield self.row(label, STATES[state], spec, on_node=True)
 
-    def row(self, label: str, state: State, **spec: Any) -> Row:
-        number = next(self._numbers)
-        assert number < 250
-        block, name = self._block, f"s{self._block}-{number}"
-        node_port = 30000 + 256 * block + number
+    def row(self, label: str, state: State, spec: Object, *, on_node: bool = False) -> Row:
+        block, number = self._block, next(self._numbers)
+        assert number < 250 and block <= 10
+        name = f"s{block}-{number}"
+        node_port = 30000 + 250 * block + number  # to 32767, as by default in a cluster
         addresses = {
             "clusterIP": (f"10.96.{16 + block}.{number}", f"fd00:10:96::{16 + block:x}{number:02x}"),
             "externalIP": (f"198.18.{block}.{number}", f"2001:db8:e::{block}:{number:x}"),
@@ -168,7 +180,7 @@ class Rows:
             for version in (4, 6)
             for local in (True, False)
         ]
-        return Row(label, service, slices, addresses)
+        return Row(label, service, slices, addresses, on_node)
 
 
 def _slice(service: str, version: int, local: bool, endpoints: list[tuple[str, Object, Object]]) -> Object:

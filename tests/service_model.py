@@ -136,9 +136,9 @@ def _is_local_pod(world: World, source: Source) -> bool:
     mode = world.config.get("detectLocalMode") or "ClusterCIDR"
     how = world.config.get("detectLocal", {})
     if mode == "BridgeInterface":
-        return source.interface == how["bridgeInterface"]
+        return source.interface == str(how["bridgeInterface"])
     if mode == "InterfaceNamePrefix":
-        return source.interface.startswith(how["interfaceNamePrefix"])
+        return source.interface.startswith(str(how["interfaceNamePrefix"]))
     return any(_inside(source.address, cidr) for cidr in _pod_cidrs(world, mode, _version(source.address)))
 
 

@@ -1,0 +1,459 @@
+"""The agent's loop against a fake kernel: when it commits, what it does when the kernel refuses or others interfere."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.agent import ONCE_SECONDS, RETRY_SECONDS, Agent, Nftables, explain
+from proxy.errors import KernelTooOld, NoPermission, RulesRefused, SourceError, UserError
+from proxy.events import Delete, Event, Failed, Inbox, Put, Replace
+from proxy.model import ENDPOINT_SLICE, KINDS, NODE, SERVICE, SERVICE_CIDR, KubeObject, convert
+from proxy.state import State
+from rules.errors import Failure, TransactionError
+from rules.fake import FakeKernel
+from rules.layout import LAYOUTS
+from rules.objects import Family
+from rules.transaction import AddElement, AddTable, DeleteElement, DeleteTable, FlushChain, Operation
+from tests.histories import NODE_NAME, Cluster, listing, remember
+from tests.objects import endpoint_slice, service
+from tests.test_histories import content, from_scratch
+
+V4, V6 = LAYOUTS[Family.IPV4], LAYOUTS[Family.IPV6]
+
+
+def obj(data: dict[str, Any]) -> KubeObject:
+    return convert(data["kind"], data)
+
+
+def put(*data: dict[str, Any]) -> list[Event]:
+    return [Put(obj(one)) for one in data]
+
+
+WEB = put(
+    service("web", "10.96.0.1", "fd00::1"),
+    endpoint_slice("web", "10.244.0.1", "10.244.0.2"),
+    endpoint_slice("web", "fd44::1", name="web-6"),
+)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Stubborn(FakeKernel):
+    """Refuses all transactions while `reason` is set. `tries` counts those too."""
+
+    reason: Failure | None = None
+    tries = 0
+
+    def commit(self, operations: Sequence[Operation]) -> int:
+        self.tries += bool(operations)
+        if operations and self.reason:
+            raise TransactionError((self.reason,))
+        return super().commit(operations)
+
+
+NO_MEMORY = Failure(None, errno.ENOMEM)
+
+
+class World:
+    """An agent, its kernel and clock, and what the cluster is by now."""
+
+    def __init__(self, kernel: Stubborn | None = None) -> None:
+        self.kernel = kernel or Stubborn()
+        self.clock = Clock()
+        self.inbox = Inbox()
+        self.agent = Agent(State(NODE_NAME), self.kernel, self.inbox, clock=self.clock)
+        self.cluster: Cluster = {}
+
+    def handle(self, *events: Event) -> None:
+        for event in events:
+            remember(self.cluster, event)
+        self.agent.handle(events)
+
+    def start(self, *events: Event) -> World:
+        for event in events:
+            remember(self.cluster, event)
+        self.agent.handle(listing(self.cluster))
+        return self
+
+    def check(self) -> None:
+        """The kernel holds what the cluster is."""
+        expected = from_scratch(self.cluster, 0)
+        for family, layout in LAYOUTS.items():
+            assert content(self.kernel.dump(layout.table)) == expected[family]
+
+
+def meddle(kernel: Nftables, *operations: Operation) -> None:
+    """Another process changes the ruleset."""
+    kernel.commit(operations)
+
+
+# When it commits.
+
+
+def test_nothing_is_programmed_before_services_and_slices_are_listed() -> None:
+    for last in (SERVICE, ENDPOINT_SLICE):
+        world = World()
+        world.handle(*(Replace(kind, []) for kind in KINDS if kind != last), *WEB)
+        assert world.kernel.tries == 0
+        world.handle(
+            Replace(last, [event.obj for event in WEB if isinstance(event, Put)][: 1 if last == SERVICE else 0])
+        )
+        assert world.kernel.transactions == 1
+
+
+def test_a_first_sync_is_one_transaction_in_the_place_of_what_was_there() -> None:
+    kernel = Stubborn()
+    World(kernel).start(*WEB)
+    world = World(kernel)
+    world.start(*put(service("other", "10.96.0.9")))
+    assert kernel.transactions == 2
+    world.check()
+
+
+def test_a_batch_is_one_transaction_and_what_changes_nothing_none() -> None:
+    world = World().start(*WEB)
+    before = world.kernel.transactions
+    world.handle(*put(service("a", "10.96.0.2"), service("b", "10.96.0.3"), endpoint_slice("a", "10.244.0.9")))
+    assert world.kernel.transactions == before + 1
+    world.handle(*WEB, *listing(world.cluster))
+    world.handle(Delete(SERVICE, "default", "unknown"), *put(service("none", "None")))
+    world.handle()
+    assert world.kernel.tries == before + 1
+    world.check()
+
+
+def test_service_cidrs_are_followed() -> None:
+    world = World().start(*WEB)
+    data = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.0/16", "fd00::/112"]}}
+    for event, rules in ((Put(convert(SERVICE_CIDR, data)), 1), (Delete(SERVICE_CIDR, "", "kubernetes"), 0)):
+        world.handle(event)
+        for layout in (V4, V6):
+            state = world.kernel.dump(layout.table)
+            assert state and len(state.chains["unallocated"].rules) == rules
+
+
+def test_garbage_is_collected_whether_or_not_anything_is_programmed() -> None:
+    world = World()
+    world.handle(Replace(SERVICE, []))
+    assert gc.isenabled()
+    world.kernel.reason = NO_MEMORY
+    with pytest.raises(RulesRefused):
+        world.handle(Replace(ENDPOINT_SLICE, []))
+    assert gc.isenabled()
+
+
+# The loop.
+
+
+class Script(Inbox):
+    """An inbox whose events come at set times of the clock; it is closed at the end. `waits`: how long it was asked to."""
+
+    def __init__(self, clock: Clock, *timed: tuple[float, list[Event]], end: float = 1e9) -> None:
+        super().__init__()
+        self.clock, self.timed, self.end = clock, list(timed), end
+        self.waits: list[float | None] = []
+
+    def take(self, timeout: float | None = None) -> list[Event]:
+        self.waits.append(timeout)
+        due = self.timed[0][0] if self.timed else self.end
+        if timeout is not None and self.clock.now + timeout < due:
+            self.clock.now += timeout
+            return []
+        self.clock.now = max(due, self.clock.now)
+        if not self.timed:
+            self.close()
+            return []
+        return self.timed.pop(0)[1]
+
+
+def scripted(world: World, *timed: tuple[float, list[Event]], end: float = 1e9) -> Script:
+    world.agent.inbox = inbox = Script(world.clock, *timed, end=end)
+    for _, events in timed:
+        for event in events:
+            remember(world.cluster, event)
+    return inbox
+
+
+def test_it_waits_for_events_without_a_timer() -> None:
+    world = World()
+    inbox = scripted(world, (0.0, listing({})), (1.0, WEB))
+    world.agent.run()
+    assert inbox.waits == [None, None, None]
+    assert world.kernel.transactions == 2
+    world.check()
+
+
+def test_it_ends_when_the_inbox_is_closed() -> None:
+    world = World()
+    thread = threading.Thread(target=world.agent.run)
+    thread.start()
+    world.inbox.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_once_ends_when_all_kinds_are_listed() -> None:
+    world = World()
+    first = [Replace(SERVICE, []), Replace(ENDPOINT_SLICE, []), *WEB]
+    scripted(world, (0.0, list(first)), (1.0, [Replace(NODE, [])]), (2.0, [Replace(SERVICE_CIDR, [])]), (3.0, []))
+    world.agent.run(once=True)
+    assert world.clock.now == 2.0
+    world.check()
+
+
+def test_once_does_not_wait_for_ever_for_what_is_not_needed() -> None:
+    world = World()
+    scripted(world, (5.0, [Replace(SERVICE, []), Replace(ENDPOINT_SLICE, [])]))
+    world.agent.run(once=True)
+    assert world.clock.now == 5.0 + ONCE_SECONDS
+
+
+def test_a_source_that_fails_ends_the_agent() -> None:
+    error = SourceError("directory", "it burns")
+    with pytest.raises(SourceError) as raised:
+        World().handle(Failed(error))
+    assert raised.value is error
+
+
+# A kernel that refuses.
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (Failure(AddTable(V4.table), errno.EPERM), NoPermission),
+        (Failure(None, errno.EMSGSIZE, "too large"), NoPermission),
+        (Failure(None, errno.EOPNOTSUPP), KernelTooOld),
+        (Failure(AddTable(V4.table), errno.ENOENT, "numgen"), KernelTooOld),
+        (Failure(AddTable(V4.table), errno.ENOENT, "unheard-of"), KernelTooOld),
+        (Failure(None, errno.ENOBUFS, "more errors than the receive buffer holds"), RulesRefused),
+        (NO_MEMORY, RulesRefused),
+    ],
+)
+def test_the_first_sync_refused_ends_the_agent_with_a_reason(failure: Failure, kind: type[UserError]) -> None:
+    world = World()
+    world.kernel.reason = failure
+    with pytest.raises(kind) as raised:
+        world.start(*WEB)
+    assert world.kernel.tries == 1
+    assert "\n" not in str(raised.value)
+    assert type(explain(TransactionError((failure,)))) is kind
+
+
+def test_a_change_refused_once_is_mended_at_once() -> None:
+    world = World().start(*WEB)
+    meddle(
+        world.kernel, AddElement(V4.addresses.endpoints, V4_KEY_OF_NEW + bytes(4), bytes(8))
+    )  # what the change wants to add
+    with capture_logs() as logs:
+        world.handle(*put(service("new", "10.96.0.2"), endpoint_slice("new", "10.244.0.9")))
+    assert [log["event"] for log in logs if log["log_level"] != "debug"] == ["transaction_refused", "programmed"]
+    assert "10.96.0.2 . tcp . 80 . 0" in logs[0]["error"] and "File exists" in logs[0]["error"]
+    world.check()
+    tries = world.kernel.tries
+    world.handle(*put(service("newer", "10.96.0.3")))
+    assert world.kernel.tries == tries + 1  # all is well again: a change, not a replacement
+    world.check()
+
+
+V4_KEY_OF_NEW = bytes([10, 96, 0, 2, 6, 0, 0, 0, 0, 80, 0, 0])
+
+
+def test_a_kernel_that_goes_on_refusing_is_asked_ever_more_slowly_and_nothing_is_lost() -> None:
+    world = World().start(*WEB)
+    world.kernel.reason = NO_MEMORY
+    world.kernel.tries = 0
+    changes = put(service("new", "10.96.0.2"), endpoint_slice("new", "10.244.0.9"))
+    inbox = scripted(world, (0.0, changes[:1]), (5.0, changes[1:]), end=60.0)
+    with capture_logs() as logs:
+        world.agent.run()
+    assert [log["seconds"] for log in logs] == [*RETRY_SECONDS, RETRY_SECONDS[-1]]
+    assert world.kernel.tries == len(logs)
+    # Not disturbed by what came at 5.0: the try at 2.6 stays followed by that at 12.6.
+    assert [wait for wait in inbox.waits if wait] == pytest.approx([0.1, 0.5, 2.0, 10.0, 7.6, 30.0, 30.0])
+
+
+def test_a_refused_table_comes_back_with_all_that_happened_meanwhile() -> None:
+    world = World().start(*WEB)
+    world.kernel.reason = NO_MEMORY
+    world.handle(*put(service("new", "10.96.0.2")))
+    world.handle(*put(endpoint_slice("new", "10.244.0.9")))
+    world.handle(Delete(SERVICE, "default", "web"))
+    world.handle(Replace(SERVICE_CIDR, [obj_cidr("10.96.0.0/12")]))
+    world.kernel.reason = None
+    world.clock.now += RETRY_SECONDS[-1]
+    world.handle()
+    world.check()
+    state = world.kernel.dump(V4.table)
+    assert state and len(state.chains["unallocated"].rules) == 1
+    world.handle(*WEB)
+    world.check()
+
+
+def obj_cidr(*cidrs: str) -> KubeObject:
+    return convert(SERVICE_CIDR, {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": list(cidrs)}})
+
+
+def test_a_flood_of_events_is_no_flood_of_replacements() -> None:
+    world = World().start(*WEB)
+    world.kernel.reason = NO_MEMORY
+    world.kernel.tries = 0
+    for number in range(1000):
+        world.handle(*put(service(f"s{number}", f"10.97.{number >> 8}.{number & 255}")))
+    assert world.kernel.tries == 2  # the change, and the table at once
+    world.kernel.reason = None
+    world.clock.now += RETRY_SECONDS[1]
+    world.handle()
+    assert world.kernel.tries == 3
+    world.check()
+
+
+def test_patience_starts_anew_after_a_success() -> None:
+    world = World().start(*WEB)
+    for name in ("a", "b"):
+        world.kernel.reason = NO_MEMORY
+        world.handle(*put(service(name, f"10.96.1.{ord(name)}")))
+        world.clock.now += RETRY_SECONDS[1]
+        world.kernel.reason = None
+        world.handle()
+        world.check()
+
+
+# Others change the ruleset.
+
+
+@pytest.mark.parametrize(
+    ("gone", "change"),
+    [
+        ([V4, V6], "10.96.0.2"),
+        ([V4, V6], "fd00::2"),
+        ([V4], "10.96.0.2"),
+        ([V6], "fd00::2"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "+".join(layout.family.nft for layout in value),
+)
+def test_a_table_that_was_deleted_comes_back_with_the_next_change(gone: list[Any], change: str) -> None:
+    world = World().start(*WEB)
+    meddle(world.kernel, *(DeleteTable(layout.table) for layout in gone))
+    world.handle(*put(service("new", change)))
+    world.check()
+
+
+def test_a_table_that_was_deleted_comes_back_with_new_service_cidrs() -> None:
+    world = World().start(*WEB)
+    meddle(world.kernel, DeleteTable(V4.table), DeleteTable(V6.table))
+    world.handle(Put(obj_cidr("10.96.0.0/12")))
+    world.check()
+
+
+def test_an_element_that_was_deleted_comes_back_when_its_service_changes() -> None:
+    world = World().start(*WEB)
+    key = bytes([10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0])
+    meddle(world.kernel, DeleteElement(V4.addresses.services[1], key))
+    world.handle(*put(endpoint_slice("web", "10.244.0.1")))
+    world.check()
+    meddle(
+        world.kernel,
+        DeleteElement(V4.addresses.endpoints, key + bytes(4)),
+        DeleteElement(V4.addresses.services[0], key),
+    )
+    world.handle(Delete(SERVICE, "default", "web"))
+    world.check()
+
+
+def test_an_element_that_was_changed_is_set_right_when_its_service_goes() -> None:
+    world = World().start(*WEB)
+    key = bytes([10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0]) + bytes(4)
+    meddle(world.kernel, DeleteElement(V4.addresses.endpoints, key), AddElement(V4.addresses.endpoints, key, bytes(8)))
+    world.handle(Delete(SERVICE, "default", "web"))
+    world.check()
+
+
+def test_a_chain_that_was_flushed_does_not_disturb() -> None:
+    world = World().start(*WEB)
+    meddle(world.kernel, FlushChain(V4.unallocated))
+    world.handle(*put(service("new", "10.96.0.2")))
+    world.check()
+
+
+# What is logged.
+
+
+def left_out(logs: Sequence[Any]) -> list[str]:
+    return [log["name"] for log in logs if log["event"] == "object_left_out"]
+
+
+def test_a_problem_is_logged_once_and_again_when_it_is_another() -> None:
+    bad = put(service("bad", "10.96.0.256"), endpoint_slice("web", "10.244.0.300", name="bad-slice"))
+    world = World().start(*WEB)
+    with capture_logs() as logs:
+        world.handle(*bad)
+        assert left_out(logs) == ["bad", "bad-slice"]
+        world.handle(*bad, *listing(world.cluster))
+        world.handle(*listing(world.cluster))
+        assert left_out(logs) == ["bad", "bad-slice"]
+        world.handle(*put(service("bad", "10.96.0.257")))
+        assert left_out(logs) == ["bad", "bad-slice", "bad"]
+        world.handle(*put(service("bad", "10.96.0.7")), *bad[:1])  # mended, and broken again
+        assert left_out(logs)[3:] == ["bad"]
+        world.handle(Delete(SERVICE, "default", "bad"), *bad[:1])
+        assert left_out(logs)[4:] == ["bad"]
+    world.check()
+
+
+def test_a_problem_is_logged_once_also_when_the_kernel_refuses() -> None:
+    world = World().start(*WEB)
+    world.kernel.reason = NO_MEMORY
+    with capture_logs() as logs:
+        world.handle(*put(service("bad", "10.96.0.256")))
+        world.clock.now += 60
+        world.kernel.reason = None
+        world.handle()
+    assert left_out(logs) == ["bad"]
+
+
+def test_a_conflict_is_logged_once() -> None:
+    world = World()
+    with capture_logs() as logs:
+        world.start(*WEB, *put(service("xerox", "10.96.0.1")))
+        world.handle(*listing(world.cluster))
+    assert left_out(logs) == ["xerox"]
+
+
+def test_a_conflict_is_logged_once_also_when_one_of_the_two_changes() -> None:
+    world = World()
+    with capture_logs() as logs:
+        world.start(*WEB, *put(service("xerox", "10.96.0.1")))
+        world.handle(*put(service("xerox", "10.96.0.1", internalTrafficPolicy="Local")))
+        world.handle(*put(service("web", "10.96.0.1", "fd00::1", internalTrafficPolicy="Local")))
+    assert left_out(logs) == ["xerox"]
+
+
+def test_an_address_that_passes_to_another_service_between_two_lists_is_no_conflict() -> None:
+    world = World().start(*WEB)
+    heir = obj(service("heir", "10.96.0.1", "fd00::1"))
+    with capture_logs() as logs:
+        world.handle(Replace(SERVICE, [heir]))
+    assert left_out(logs) == []
+    world.check()
+
+
+def test_too_many_endpoints_are_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.state.MAX_ENDPOINTS", 2)
+    world = World()
+    with capture_logs() as logs:
+        world.start(*WEB, *put(endpoint_slice("web", "10.244.0.3", name="web-2")))
+        world.handle(*put(endpoint_slice("web", "10.244.0.4", name="web-2")))
+    assert left_out(logs) == ["web"]
