@@ -133,14 +133,12 @@ class Conntrack:
         with FlowTable() as table:
             found = [flow for flow in _look(table, stale) if flow in stale]
             forgotten = table.forget(found)
-        if forgotten or stale.everything:
-            LOG.info(
-                "udp_flows_forgotten",
-                flows=forgotten,
-                because_of="comparison" if stale.everything else "changes",
-                service_ports=len(stale.changes),
-                milliseconds=round((time.perf_counter() - started) * 1e3, 3),
-            )
+        milliseconds = round((time.perf_counter() - started) * 1e3, 3)
+        if stale.everything:
+            LOG.info("udp_flows_compared", forgotten=forgotten, milliseconds=milliseconds)
+        else:
+            ports = len(stale.changes)
+            LOG.debug("udp_flows_forgotten", service_ports=ports, forgotten=forgotten, milliseconds=milliseconds)
 
     def _put_back(self, changes: Mapping[bytes, UdpChange], everything: bool) -> None:
         """To be done again, with what has come meanwhile, after a while."""

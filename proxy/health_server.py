@@ -8,12 +8,11 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import structlog
 
-from proxy.health_checks import HealthCheck, HealthChecks, answer
+from proxy.health_checks import MAX_REQUEST, HealthCheck, HealthChecks, answer
 from proxy.services import Name
 from rules.objects import Family
 
@@ -26,6 +25,7 @@ MAX_CONNECTIONS: Final = 256
 MAX_ADDRESSES: Final = 64
 """Where more than so many addresses of a family are wanted, one socket listens on all that the node has."""
 BACKLOG: Final = 128
+ACCEPT_PAUSE: Final = 1.0
 RETRY_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Waits between tries to listen where it was not possible (another program has the port, the address is not there)."""
 
@@ -64,173 +64,171 @@ class HealthServer:
             return
         self._addresses = addresses
         loop, _, listeners = self._running
-        future = asyncio.run_coroutine_threadsafe(listeners.update(dict(changes), addresses), loop)
-        future.add_done_callback(_report_exception)
+        loop.call_soon_threadsafe(listeners.update, dict(changes), addresses)
 
     def stop(self) -> None:
         """Close all ports and connections, end the thread and wait for it. Does nothing if there is none."""
         if self._running:
             loop, thread, listeners = self._running
-            asyncio.run_coroutine_threadsafe(listeners.close(), loop)
+            loop.call_soon_threadsafe(listeners.close)
+            loop.call_soon_threadsafe(loop.stop)
             thread.join()
+            loop.close()
             self._running = None
 
     def _start(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread, _Listeners]:
         loop = asyncio.new_event_loop()
         loop.set_exception_handler(_report)
-        thread = threading.Thread(target=_run, args=(loop,), name="health-checks", daemon=True)
+        thread = threading.Thread(target=loop.run_forever, name="health-checks", daemon=True)
         thread.start()
         return loop, thread, _Listeners(loop, self._healthy)
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
-
-
-def _report_exception(future: Future[None]) -> None:
-    if not future.cancelled() and (error := future.exception()):
-        LOG.error("health_check_failure", exc_info=error, remedy="report this bug")
-
-
 def _report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What went wrong where nobody waits for the result; asyncio goes on."""
-    LOG.error("health_check_failure", problem=context["message"], error=repr(context.get("exception")))
+    """A callback failed; the loop goes on."""
+    LOG.error("health_check_failure", exc_info=context.get("exception"), remedy="report this bug")
 
 
 class _Listeners:
-    """The sockets. Everything runs in the loop's thread."""
+    """The sockets. Everything runs in the loop's thread, as callbacks that do not wait."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, healthy: Callable[[], bool]) -> None:
         self.loop, self.healthy = loop, healthy
         self.checks = HealthChecks()
         self.connections: dict[_Connection, None] = {}
         self._addresses: Addresses = {}
-        self._servers: dict[Spot, asyncio.Server] = {}
+        self._sockets: dict[Spot, socket.socket] = {}
         self._retries: dict[Spot, asyncio.TimerHandle] = {}
-        self._lock = asyncio.Lock()
 
-    async def update(self, changes: Mapping[Name, HealthCheck | None], addresses: Addresses) -> None:
-        async with self._lock:
-            moved, conflicts = self.checks.update(changes)
-            for conflict in conflicts:
-                LOG.warning(
-                    "health_check_port_taken",
-                    port=conflict.port,
-                    service="/".join(conflict.loser),
-                    cause=f"Service {'/'.join(conflict.holder)}, which is older, has the same healthCheckNodePort",
-                    remedy="give one of them another port",
-                )
-            if moved or addresses != self._addresses:
-                self._addresses = addresses
-                await self._settle()
+    def update(self, changes: Mapping[Name, HealthCheck | None], addresses: Addresses) -> None:
+        moved, conflicts = self.checks.update(changes)
+        for conflict in conflicts:
+            LOG.warning(
+                "health_check_port_taken",
+                port=conflict.port,
+                service="/".join(conflict.loser),
+                cause=f"Service {'/'.join(conflict.holder)}, which is older, has the same healthCheckNodePort",
+                remedy="give one of them another port",
+            )
+        if moved or addresses != self._addresses:
+            self._addresses = addresses
+            self._settle()
 
-    async def close(self) -> None:
-        async with self._lock:
-            for spot in [*self._servers, *self._retries]:
-                self._close(spot)
-            for connection in list(self.connections):
-                connection.drop()
-            # After what the dropped connections have still to do.
-            self.loop.call_soon(self.loop.stop)
+    def close(self) -> None:
+        for spot in [*self._sockets, *self._retries]:
+            self._close(spot)
+        for connection in list(self.connections):
+            connection.close()
 
-    async def _settle(self) -> None:
+    def _settle(self) -> None:
         """Listen where it is wanted and nowhere else."""
         hosts = {family: _hosts(family, self._addresses.get(family, frozenset())) for family in Family}
         wanted = {(host, port) for family, port in self.checks.ports() for host in hosts[family]}
         # The old ones first: a socket for all addresses cannot be where there is one for some.
-        for spot in (self._servers.keys() | self._retries.keys()) - wanted:
+        for spot in (self._sockets.keys() | self._retries.keys()) - wanted:
             self._close(spot)
-        for spot in wanted - self._servers.keys() - self._retries.keys():
-            await self._listen(spot)
+        for spot in wanted - self._sockets.keys() - self._retries.keys():
+            self._listen(spot)
 
     def _close(self, spot: Spot) -> None:
-        if server := self._servers.pop(spot, None):
-            server.close()
+        if sock := self._sockets.pop(spot, None):
+            self.loop.remove_reader(sock)
+            sock.close()
         if retry := self._retries.pop(spot, None):
             retry.cancel()
 
-    async def _listen(self, spot: Spot, tries: int = 0) -> None:
+    def _listen(self, spot: Spot, tries: int = 0) -> None:
         """Listen; if that is not possible, say so once and try it again later."""
-        address, port = ipaddress.ip_address(spot[0]), spot[1]
-        family = Family.IPV4 if address.version == 4 else Family.IPV6
+        self._retries.pop(spot, None)
+        address, port = str(ipaddress.ip_address(spot[0])), spot[1]
         try:
-            sock = _bound(family, str(address), port)
-            self._servers[spot] = await self.loop.create_server(
-                lambda: _Connection(self, family, port), sock=sock, backlog=BACKLOG
-            )
+            sock = _listening(_family(spot), address, port)
         except OSError as error:
             if not tries:
                 cause, remedy = _CAUSES.get(error.errno or 0, (error.strerror or str(error), "see the cause"))
                 LOG.warning(
                     "health_check_not_listening",
                     service="/".join(self.checks.holder(port) or ()),
-                    address=str(address),
+                    address=address,
                     port=port,
                     cause=cause,
                     remedy=f"{remedy}; it is tried again and again",
                 )
             wait = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
-            self._retries[spot] = self.loop.call_later(wait, self._retry, spot, tries + 1)
-        else:
-            if tries:
-                LOG.info("health_check_listening", address=str(address), port=port, tries=tries + 1)
+            self._retries[spot] = self.loop.call_later(wait, self._listen, spot, tries + 1)
+            return
+        if tries:
+            LOG.info("health_check_listening", address=address, port=port, tries=tries + 1)
+        self._sockets[spot] = sock
+        self.loop.add_reader(sock, self._accept, spot)
 
-    def _retry(self, spot: Spot, tries: int) -> None:
-        async def listen() -> None:
-            async with self._lock:
-                if self._retries.pop(spot, None):
-                    await self._listen(spot, tries)
+    def _accept(self, spot: Spot) -> None:
+        try:
+            accepted, _ = self._sockets[spot].accept()
+        except (BlockingIOError, ConnectionError):
+            return  # it is gone again
+        except OSError as error:
+            # No descriptors or no memory. To be called again at once would not help.
+            LOG.warning("health_check_not_accepted", port=spot[1], cause=error.strerror, next="wait a second")
+            self.loop.remove_reader(self._sockets[spot])
+            self.loop.call_later(ACCEPT_PAUSE, self._accept_again, spot)
+            return
+        if len(self.connections) >= MAX_CONNECTIONS:
+            next(iter(self.connections)).close()
+        connection = _Connection(self, accepted, spot)
+        self.connections[connection] = None
 
-        self._retrying = self.loop.create_task(listen())
+    def _accept_again(self, spot: Spot) -> None:
+        if sock := self._sockets.get(spot):
+            self.loop.add_reader(sock, self._accept, spot)
 
 
-class _Connection(asyncio.Protocol):
+class _Connection:
     """One client: a request, an answer, the end."""
 
-    def __init__(self, listeners: _Listeners, family: Family, port: int) -> None:
-        self._listeners, self._family, self._port = listeners, family, port
+    def __init__(self, listeners: _Listeners, sock: socket.socket, spot: Spot) -> None:
+        self._listeners, self._socket, self._spot = listeners, sock, spot
         self._request = b""
+        sock.setblocking(False)
+        listeners.loop.add_reader(sock, self._read)
+        self._timer = listeners.loop.call_later(REQUEST_SECONDS, self.close)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._timer = self._listeners.loop.call_later(REQUEST_SECONDS, self.drop)
-        connections = self._listeners.connections
-        if len(connections) >= MAX_CONNECTIONS:
-            next(iter(connections)).drop()
-        connections[self] = None
+    def _read(self) -> None:
+        said: bytes | None = b""  # nothing, and the end
+        try:
+            data = self._socket.recv(MAX_REQUEST + 1)
+            self._request += data
+            found = self._listeners.checks.endpoints(self._spot[1], _family(self._spot))
+            if data and found:  # else the client, or the Service, went
+                said = answer(self._request, *found, self._listeners.healthy())
+            if said:
+                self._socket.send(said)  # the buffer of a new connection takes more than this
+        except OSError:
+            pass  # the client went
+        finally:
+            if said is not None:
+                self.close()
 
-    def data_received(self, data: bytes) -> None:
-        self._request += data
-        found = self._listeners.checks.endpoints(self._port, self._family)
-        if found is None:
-            self.drop()  # the Service went after the client came
-            return
-        said = answer(self._request, *found, self._listeners.healthy())
-        if said:
-            self._transport.write(said)
-            self._transport.close()
-
-    def connection_lost(self, _error: Exception | None) -> None:
+    def close(self) -> None:
         self._timer.cancel()
         self._listeners.connections.pop(self, None)
+        self._listeners.loop.remove_reader(self._socket)
+        self._socket.close()
 
-    def drop(self) -> None:
-        """End it, whatever is still to be said."""
-        self._listeners.connections.pop(self, None)
-        self._transport.abort()
+
+def _family(spot: Spot) -> Family:
+    return Family.IPV4 if len(spot[0]) == 4 else Family.IPV6
 
 
 def _hosts(family: Family, addresses: frozenset[bytes]) -> frozenset[bytes]:
+    """The addresses to listen on for these."""
     if len(addresses) > MAX_ADDRESSES:
         return frozenset([bytes(family.address_size)])
-    # A link-local address belongs to one link, and nobody asks a node there.
-    return frozenset(a for a in addresses if not ipaddress.ip_address(a).is_link_local or family is Family.IPV4)
+    # A link-local IPv6 address means nothing without its link, and nobody asks a node there.
+    return frozenset(a for a in addresses if len(a) == 4 or not ipaddress.IPv6Address(a).is_link_local)
 
 
-def _bound(family: Family, host: str, port: int) -> socket.socket:
+def _listening(family: Family, host: str, port: int) -> socket.socket:
     """Raises OSError."""
     sock = socket.socket(socket.AF_INET if family is Family.IPV4 else socket.AF_INET6, socket.SOCK_STREAM)
     try:
@@ -239,6 +237,7 @@ def _bound(family: Family, host: str, port: int) -> socket.socket:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind((host, port))
         sock.listen(BACKLOG)
+        sock.setblocking(False)
     except OSError:
         sock.close()
         raise

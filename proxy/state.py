@@ -294,8 +294,11 @@ class State:
         )
 
     def _packed(self, chosen: Sequence[Candidate], name: Name, port: PortInfo) -> tuple[bytes, ...]:
-        if len(chosen) > MAX_ENDPOINTS:
-            self._faults(SERVICE + " endpoints", name, f"more than {MAX_ENDPOINTS} endpoints; the others are not used")
+        topic = (f"endpoints of {port.name!r}", name)
+        if len(chosen) > MAX_ENDPOINTS and topic not in self._known_faults:
+            reason = f"port {port.name!r} has {len(chosen)} endpoints; only {MAX_ENDPOINTS} are used"
+            self._known_faults[topic] = (reason,)
+            self.problems.append(Problem(SERVICE, *name, reason))
         return tuple([endpoint(e.address, number) for e, number in chosen[:MAX_ENDPOINTS]])
 
     def _sources(self, service: ServiceInfo, key: bytes) -> Sources | None:

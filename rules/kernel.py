@@ -121,22 +121,27 @@ class Kernel:
     def _ask(self, request: bytes) -> Iterator[Message]:
         """Send a request and give its replies up to the one that ends them. Raises OSError, _Changed."""
         self._socket.send(request)
-        changed = False
-        while True:
-            for reply in messages(self._socket.recv(RECEIVE_SIZE)):
-                if reply.sequence != self._sequence:
-                    continue  # left over from a dump that was given up
-                changed |= bool(reply.flags & NLM_F_DUMP_INTR)
-                if reply.kind == NLMSG_DONE:
-                    if changed:
-                        raise _Changed
-                    return
-                if reply.kind == NLMSG_ERROR:
-                    code, _ = error_of(reply)
-                    if code:
-                        raise OSError(code, os.strerror(code))
-                    return
-                yield reply
+        changed = finished = False
+        try:
+            while not finished:
+                for reply in messages(self._socket.recv(RECEIVE_SIZE)):
+                    if reply.sequence != self._sequence:
+                        continue
+                    changed |= bool(reply.flags & NLM_F_DUMP_INTR)
+                    if reply.kind in (NLMSG_DONE, NLMSG_ERROR):
+                        finished = True
+                        code, _ = error_of(reply) if reply.kind == NLMSG_ERROR else (0, 0)
+                        if code:
+                            raise OSError(code, os.strerror(code))
+                        break
+                    yield reply
+            if changed:
+                raise _Changed
+        finally:
+            # Who stops early leaves a dump under way, and the socket can do no other meanwhile: read it out.
+            while not finished:
+                replies = messages(self._socket.recv(RECEIVE_SIZE))
+                finished = any(r.kind in (NLMSG_DONE, NLMSG_ERROR) for r in replies)
 
     def _failures(self, batch: wire.Batch) -> list[Failure]:
         """Read everything that the kernel says of the batch."""

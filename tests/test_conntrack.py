@@ -45,12 +45,12 @@ NO_IPS: Final[Mapping[Family, frozenset[bytes]]] = {family: frozenset() for fami
 
 
 class Receivers:
-    """On every pod: a port that is silent, and one that sends each datagram back. Datagrams are numbers."""
+    """On every pod: a port that is silent, and one that sends each datagram back. Datagrams: sender's port and number."""
 
     def __init__(self, bed: Bed) -> None:
         self._selector = selectors.DefaultSelector()
         self._done = threading.Event()
-        self.latest: dict[tuple[str, int], int] = {}  # (host, source port): the highest number that arrived
+        self.latest: dict[tuple[str, int], int] = {}  # (host, sender's port): the highest number that arrived
         for pod in bed.pods:
             for family in (4, 6):
                 for number in PORTS.values():
@@ -72,8 +72,8 @@ class Receivers:
                 assert isinstance(sock, socket.socket)
                 with contextlib.suppress(OSError):
                     data, peer = sock.recvfrom(100)
-                    who = (name, peer[1])
-                    self.latest[who] = max(self.latest.get(who, 0), int(data))
+                    sender, number = map(int, data.split())
+                    self.latest[name, sender] = max(self.latest.get((name, sender), 0), number)
                     if answers:
                         sock.sendto(data, peer)
 
@@ -100,9 +100,9 @@ class Sender:
         while not self._done.wait(0.001):
             self.sent += 1
             with contextlib.suppress(OSError):
-                self._socket.sendto(str(self.sent).encode(), self._to)
+                self._socket.sendto(b"%d %d" % (self.port, self.sent), self._to)
             with contextlib.suppress(OSError):
-                self.answered = int(self._socket.recv(100))
+                self.answered = int(self._socket.recv(100).split()[1])
 
 
 def bound(host: Host, family: int, number: int) -> socket.socket:
@@ -441,7 +441,7 @@ class Table:
         return found
 
     def follower(self) -> Conntrack:
-        made: Conntrack = self.inside(lambda: Conntrack(lambda: NODE_IPS))
+        made: Conntrack = self.inside(lambda: Conntrack(lambda: NO_IPS))
         return made
 
 

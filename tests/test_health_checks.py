@@ -243,6 +243,14 @@ def ask(host: str, port: int, request: bytes = GET) -> bytes:
             return b""
 
 
+def is_over(client: socket.socket) -> bool:
+    """The server ends the connection without a word."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
 def status(host: str, port: int) -> str:
     """ "200 1": status and weight; "refused"; "" without an answer."""
     try:
@@ -284,7 +292,7 @@ def test_a_service_is_asked_on_each_address() -> None:
     def body(server: HealthServer) -> None:
         server.update(dict([check("a", 30001, v4=2, v6=0)]), addresses(A1, A2, LOOP6))
         for host in (A1_TEXT, A2_TEXT):
-            eventually("200 2", lambda host=host: status(host, 30001))
+            eventually("200 2", lambda host=host: status(host, 30001))  # type: ignore[misc]
         eventually("503 0", lambda: status("::1", 30001))
         assert status("127.0.0.1", 30001) == "refused"
         # Numbers, ports and addresses change; what stays is never closed.
@@ -329,8 +337,7 @@ def test_whose_service_goes_while_he_asks_gets_no_answer() -> None:
             server.update({("ns", "a"): None}, addresses(A1))
             eventually("refused", lambda: status(A1_TEXT, 30001))
             client.sendall(GET[5:])
-            with pytest.raises(ConnectionResetError):
-                client.recv(1)
+            assert is_over(client)
 
     with_server(body)
 
@@ -426,8 +433,7 @@ def test_slow_clients_do_not_keep_others_from_asking() -> None:
                 client.sendall(GET[:7])
             assert status(A1_TEXT, 30001) == "200 1"
             # The oldest had to make room; the youngest may still finish.
-            with pytest.raises(ConnectionResetError):
-                slow[0].recv(1)
+            assert is_over(slow[0])
             slow[-1].sendall(GET[7:])
             assert slow[-1].recv(65536).startswith(b"HTTP/1.1 200 OK")
 
@@ -443,8 +449,7 @@ def test_a_request_takes_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
         eventually("200 1", lambda: status(A1_TEXT, 30001))
         with socket.create_connection((A1_TEXT, 30001), SECONDS) as client:
             client.sendall(GET[:-1])
-            with pytest.raises(ConnectionResetError):
-                client.recv(1)
+            assert is_over(client)
 
     with_server(body)
 
@@ -479,7 +484,9 @@ def test_link_local_addresses_are_left_out() -> None:
 @pytest.mark.root
 def test_stop_leaves_nothing_behind() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    names = lambda: {thread.name for thread in threading.enumerate()}  # noqa: E731
+
+    def names() -> set[str]:
+        return {thread.name for thread in threading.enumerate()}
 
     def body(server: HealthServer) -> None:
         server.stop()
@@ -492,8 +499,7 @@ def test_stop_leaves_nothing_behind() -> None:
             # It has been accepted: the server answers one that came after it.
             assert status(A1_TEXT, 30001) == "200 1"
             server.stop()
-            with pytest.raises(ConnectionResetError):
-                client.recv(1)
+            assert is_over(client)
         assert status(A1_TEXT, 30001) == "refused"
         assert "health-checks" not in names()
 
@@ -518,4 +524,4 @@ def test_a_bug_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     logs = with_server(body)
     assert {log["event"] for log in logs} == {"health_check_failure"}
-    assert any("a bug" in str(log.get("error")) for log in logs)
+    assert {str(log["exc_info"]) for log in logs} == {"a bug"}
