@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from proxy.addresses import Network, parse_network, parse_service_address
 from proxy.model import LABEL_PROXY_NAME, Service, ServicePortSpec
-from rules.elements import node_port_key, service_key
+from rules.elements import Scheduler, node_port_key, service_key
 from rules.objects import PROTOCOLS, Family
 
 Name = tuple[str, str]
@@ -19,6 +19,8 @@ Name = tuple[str, str]
 UNDATED: Final = "~"
 """Sorts behind every RFC 3339 time: an object whose age nobody knows is the youngest."""
 
+SCHEDULER_ANNOTATION: Final = "kube-proxy-nft/scheduler"
+IPVS_SCHEDULERS: Final = ("wrr", "lc", "wlc", "lblc", "lblcr", "sed", "nq", "dh", "mh", "fo", "ovf", "twos")
 DEFAULT_TIMEOUT: Final = 10800
 MAX_TIMEOUT: Final = 86400
 
@@ -56,6 +58,7 @@ class ServiceInfo(Struct, frozen=True):
     timeout: int = 0
     sources: tuple[Network, ...] | None = None
     health_check_port: int = 0
+    scheduler: Scheduler = Scheduler.RANDOM
 
     @property
     def rank(self) -> tuple[str, Name]:
@@ -100,6 +103,7 @@ def read_service(service: Service) -> tuple[ServiceInfo | None, list[str]]:
         _timeout(service),
         _sources(service, faults),
         spec.health_check_node_port if spec.external_traffic_policy == "Local" else 0,
+        _scheduler(service, faults),
     )
     return info, faults
 
@@ -166,6 +170,18 @@ def _timeout(service: Service) -> int:
     config = service.spec.session_affinity_config
     seconds = config.client_ip.timeout_seconds if config and config.client_ip else DEFAULT_TIMEOUT
     return seconds if 0 < seconds <= MAX_TIMEOUT else DEFAULT_TIMEOUT
+
+
+def _scheduler(service: Service, faults: list[str]) -> Scheduler:
+    """For those who come from IPVS, which has a scheduler for all Services; an annotation of ours."""
+    wanted = (service.metadata.annotations or {}).get(SCHEDULER_ANNOTATION, Scheduler.RANDOM.value)
+    try:
+        return Scheduler(wanted)
+    except ValueError:
+        known = ", ".join(scheduler.value for scheduler in Scheduler)
+        why = "has no counterpart in nftables" if wanted in IPVS_SCHEDULERS else "is not known"
+        faults.append(f"annotation {SCHEDULER_ANNOTATION}: {wanted!r} {why}; random is used; there are {known}")
+        return Scheduler.RANDOM
 
 
 def _sources(service: Service, faults: list[str]) -> tuple[Network, ...] | None:

@@ -291,6 +291,7 @@ class State:
             self._packed(choice.local, service.name, port),
             service.timeout,
             self._sources(service, key) if port.scope is Scope.LOAD_BALANCER else None,
+            service.scheduler,
         )
 
     def _packed(self, chosen: Sequence[Candidate], name: Name, port: PortInfo) -> tuple[bytes, ...]:

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from rules.elements import ServicePort, address_of, element_key, index, is_node_port
+from rules.elements import Scheduler, ServicePort, address_of, element_key, index, is_node_port
 from rules.layout import LAYOUTS, LOCAL, TICKET, Group, Layout, Ports, band
 from rules.numbering import Slots, dense, place, place_sticky
 from rules.objects import Family, Set
-from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, Operation
+from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, FlushChain, Operation
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -31,6 +31,17 @@ class Entry(Struct, frozen=True, gc=False):
     local: Slots
 
 
+Turn = tuple[str, bool, bytes]
+"""Which list of which service port has a chain of its own for round robin: (Ports.prefix, local, key)."""
+
+
+class Spare(Struct, frozen=True):
+    """Numbers of such chains that nobody has: below `made` they are there, and those in `free` are unused."""
+
+    made: int = 0
+    free: tuple[int, ...] = ()
+
+
 @dataclass(slots=True)
 class Plan:
     """operations: what makes new groups, then deletes, then adds, so that a key may go and come back.
@@ -42,6 +53,8 @@ class Plan:
     entries: dict[bytes, Entry | None] = field(default_factory=dict)
     counts: dict[tuple[str, bytes], int] = field(default_factory=dict)
     groups: set[Group] = field(default_factory=set)
+    turns: dict[Turn, int | None] = field(default_factory=dict)
+    spare: dict[tuple[str, bool], Spare] = field(default_factory=dict)
     nodeport_ips: frozenset[bytes] | None = None
 
 
@@ -50,6 +63,7 @@ class _Changes:
     """Operations gathered by set, so that those of one set travel in one message."""
 
     groups: dict[Group, None] = field(default_factory=dict)
+    chains: list[Operation] = field(default_factory=list)
     deletes: dict[str, list[Operation]] = field(default_factory=dict)
     adds: dict[str, list[Operation]] = field(default_factory=dict)
     counts: dict[tuple[str, bytes], int] = field(default_factory=dict)
@@ -72,6 +86,8 @@ class Programmed:
         self.entries: dict[bytes, Entry] = {}
         self._counts: dict[tuple[str, bytes], int] = {}
         self._groups: set[Group] = set()
+        self._turns: dict[Turn, int] = {}
+        self._spare: dict[tuple[str, bool], Spare] = {}
         self._nodeport_ips: frozenset[bytes] = frozenset()
 
     def plan(self, wanted: Mapping[bytes, ServicePort | None], nodeport_ips: frozenset[bytes] | None = None) -> Plan:
@@ -83,7 +99,8 @@ class Programmed:
         for key, new in wanted.items():
             old = self.entries.get(key)
             if (old.port if old else None) != new:
-                plan.entries[key] = self._change(key, old, new, changes)
+                plan.entries[key] = entry = self._change(key, old, new, changes)
+                self._take_turns(key, old, entry, plan, changes)
         if nodeport_ips is not None and nodeport_ips != self._nodeport_ips:
             plan.nodeport_ips = nodeport_ips
             for address in self._nodeport_ips - nodeport_ips:
@@ -94,6 +111,7 @@ class Programmed:
         plan.groups = {group for group in changes.groups if group not in self._groups}
         plan.operations = [
             *(operation for group in plan.groups for operation in _make(group)),
+            *changes.chains,
             *(operation for operations in changes.deletes.values() for operation in operations),
             *(operation for operations in changes.adds.values() for operation in operations),
         ]
@@ -104,6 +122,8 @@ class Programmed:
         _update(self.entries, plan.entries)
         _update(self._counts, plan.counts)
         self._groups |= plan.groups
+        _update(self._turns, plan.turns, keep_zero=True)
+        self._spare |= plan.spare
         if plan.nodeport_ips is not None:
             self._nodeport_ips = plan.nodeport_ips
 
@@ -148,6 +168,31 @@ class Programmed:
         for first, last in after:
             if (first, last) not in before:
                 changes.add(self.layout.allowed_sources, key + first, end=key + last)
+
+    def _take_turns(self, key: bytes, old: Entry | None, new: Entry | None, plan: Plan, changes: _Changes) -> None:
+        """The chains of a service port with round robin."""
+        ports = self.layout.node_ports if is_node_port(key) else self.layout.addresses
+        for local in (False, True):
+            before, after = _in_turn(old, local), _in_turn(new, local)
+            if before == after:
+                continue
+            turn, kind = (ports.prefix, local, element_key(key)), (ports.prefix, local)
+            number = self._turns.get(turn)
+            spare = plan.spare.get(kind) or self._spare.get(kind) or Spare()
+            if not after and number is not None:
+                changes.delete(ports.turns(local), turn[2])
+                plan.turns[turn] = None
+                plan.spare[kind] = Spare(spare.made, (*spare.free, number))
+                continue
+            if number is None:
+                if spare.free:
+                    number, plan.spare[kind] = spare.free[-1], Spare(spare.made, spare.free[:-1])
+                else:
+                    number, plan.spare[kind] = spare.made, Spare(spare.made + 1, ())
+                plan.turns[turn] = number
+                changes.add(ports.turns(local), turn[2], ports.turn(local, number).name.encode())
+            changes.chains += [AddChain(ports.turn(local, number)), FlushChain(ports.turn(local, number))]
+            changes.chains += map(AddRule, ports.turn_rules(local, number, after))
 
     def _counted(self, port: ServicePort) -> Iterator[tuple[str, bytes]]:
         """Elements that stand for many service ports: (set's name, key)."""
@@ -200,9 +245,11 @@ def _homes(layout: Layout, ports: Ports, entry: Entry) -> Iterator[tuple[object,
     for local, slots in ((False, entry.slots), (True, entry.local)):
         if not slots:
             continue
-        if port.timeout:
+        if port.timeout or port.scheduler is Scheduler.SH:
             group = Group(ports, local, band(dense(slots)), port.timeout)
             yield group, group.services
+        elif port.scheduler is Scheduler.RR:
+            continue
         else:
             bands = ports.local_services if local else ports.services
             found = bands[band(len(slots))]
@@ -211,6 +258,13 @@ def _homes(layout: Layout, ports: Ports, entry: Entry) -> Iterator[tuple[object,
         yield ports.dropped.name, ports.dropped
     if port.sources is not None:
         yield layout.guarded.name, layout.guarded
+
+
+def _in_turn(entry: Entry | None, local: bool) -> int:
+    """How many endpoints are chosen from in turn, 0: not so."""
+    if entry is None or entry.port.timeout or entry.port.scheduler is not Scheduler.RR:
+        return 0
+    return len(entry.local if local else entry.slots)
 
 
 def _lists(ports: Ports, entry: Entry | None) -> dict[tuple[str, int], tuple[Set, int, Slots]]:
@@ -242,9 +296,9 @@ def _renumber(changes: _Changes, store: Set, key: bytes, first: int, before: Slo
             changes.add(store, key + index(first + i), endpoint)
 
 
-def _update(current: dict[K, V], planned: Mapping[K, V | None]) -> None:
+def _update(current: dict[K, V], planned: Mapping[K, V | None], keep_zero: bool = False) -> None:
     for key, value in planned.items():
-        if value:
+        if value or (keep_zero and value is not None):
             current[key] = value
         else:
             current.pop(key, None)

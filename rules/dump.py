@@ -21,7 +21,7 @@ from rules.netlink import (
     text,
 )
 from rules.objects import Family, Set, Table
-from rules.wire import concatenated_type
+from rules.wire import concatenated_type, data_type
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class SetState:
     @classmethod
     def of(cls, set_: Set) -> SetState:
         """The empty set."""
-        return cls(concatenated_type(set_.key), concatenated_type(set_.data))
+        return cls(concatenated_type(set_.key), data_type(set_))
 
 
 @dataclass(slots=True)
@@ -95,11 +95,19 @@ def read_elements(replies: Iterable[Message], table: str) -> Iterator[tuple[byte
         for _, element in attributes(found.get(3, b"")):
             parts = dict(attributes(element))
             key = bytes(dict(attributes(parts[1]))[1])
-            data = bytes(dict(attributes(parts[2])).get(1, b"")) if 2 in parts else b""
+            data = _data(parts[2]) if 2 in parts else b""
             if 10 in parts:
                 data = bytes(dict(attributes(parts[10]))[1])
             comment = userdata.text_of(bytes(parts[6]), userdata.COMMENT) if 6 in parts else ""
             yield key, (data, comment)
+
+
+def _data(value: memoryview) -> bytes:
+    """NFTA_SET_ELEM_DATA: a value, or the chain that a verdict names."""
+    parts = dict(attributes(value))
+    if 2 in parts:
+        return bytes(dict(attributes(parts[2])).get(2, b"")).rstrip(b"\0")
+    return bytes(parts.get(1, b""))
 
 
 def _of_table(replies: Iterable[Message], table: str) -> Iterator[dict[int, bytes]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import struct
+from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network
 from typing import Final
@@ -26,6 +27,14 @@ Sources = tuple[tuple[bytes, bytes], ...]
 """Ranges of packed addresses, first and last, none touching another."""
 
 
+class Scheduler(Enum):
+    """RR: in turn. SH: by a hash of the client's address, so that a client stays while the endpoints do."""
+
+    RANDOM = "random"
+    RR = "rr"
+    SH = "sh"
+
+
 class ServicePort(Struct, frozen=True, gc=False):
     """One address, protocol and port, or protocol and NodePort, and where it leads.
 
@@ -38,6 +47,7 @@ class ServicePort(Struct, frozen=True, gc=False):
     external: an external address; all traffic is masqueraded. Always so for a NodePort.
     local_policy: of an external address or NodePort: from outside only `local` counts, and nothing is masqueraded.
     timeout: session affinity in seconds, 0: none.
+    scheduler: how an endpoint is chosen where there is no affinity.
     sources: who may use it; None: everybody.
     """
 
@@ -51,6 +61,7 @@ class ServicePort(Struct, frozen=True, gc=False):
     local: tuple[bytes, ...] = ()
     timeout: int = 0
     sources: Sources | None = None
+    scheduler: Scheduler = Scheduler.RANDOM
 
     @property
     def family(self) -> Family:

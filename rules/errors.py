@@ -28,7 +28,9 @@ def describe(operation: Operation) -> str:
         case AddChain(chain) | FlushChain(chain):
             what = f"chain {chain.table.family.nft} {chain.table.name} {chain.name}"
         case AddSet(set_):
-            what = f"{'map' if set_.data else 'set'} {set_.table.family.nft} {set_.table.name} {set_.name}"
+            what = (
+                f"{'map' if set_.data or set_.verdict else 'set'} {set_.table.family.nft} {set_.table.name} {set_.name}"
+            )
         case AddRule(rule):
             family = rule.chain.table.family
             text = " ".join(statement.text(family) for statement in rule.statements)

@@ -119,6 +119,8 @@ class FakeKernel:
 
     def _add_element(self, operation: AddElement) -> None:
         elements = self._set(operation.set).elements
+        if operation.set.verdict and operation.data.decode() not in self._table(operation.set.table).chains:
+            raise _Refused(errno.ENOENT)
         old = elements.get(operation.key)
         data = operation.data or operation.end
         if old is None:

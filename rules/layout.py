@@ -36,11 +36,13 @@ from rules.objects import (
 )
 from rules.statements import (
     DnatByIndex,
+    DnatBySource,
     DnatByTicket,
     DropTicket,
     FlipMark,
     FromInterface,
     FromThisNode,
+    GoToMapped,
     HasMark,
     HoldTicket,
     InSet,
@@ -69,6 +71,8 @@ LOCAL: Final = MAX_ENDPOINTS  # where the numbers of the second list begin
 TICKET: Final = 0x4B50_0000  # "KP": tickets are numbers above it, so that a priority of somebody else's is not cleared
 TICKET_MASK: Final = 0xFFFE_0000
 MAX_TICKETS: Final = 1 << 20  # clients with session affinity a node remembers at a time
+
+ROUND_ROBIN: Final = "service ports that count: each has a chain"
 
 Network = IPv4Network | IPv6Network
 Statements = tuple[Statement, ...]
@@ -100,7 +104,8 @@ def _filled(chain: Chain, *rules: Statements) -> tuple[Chain, list[Rule]]:
 
 @dataclass(frozen=True)
 class Group:
-    """The sticky service ports of one band and timeout (seconds); made when the first one comes, kept for good."""
+    """Service ports of one band whose endpoints are not drawn anew for each connection; made when the first one comes,
+    kept for good. timeout: session affinity, in seconds; 0: the client's address decides, and nothing is remembered."""
 
     ports: Ports
     local: bool
@@ -109,29 +114,36 @@ class Group:
 
     @property
     def name(self) -> str:
-        return f"{self.ports.prefix}{'local-' if self.local else ''}sticky-{2**self.band}-for-{self.timeout}s"
+        where = f"{self.ports.prefix}{'local-' if self.local else ''}"
+        return f"{where}sticky-{2**self.band}-for-{self.timeout}s" if self.timeout else f"{where}hashed-{2**self.band}"
 
     @cached_property
     def services(self) -> Set:
-        comment = f"service ports with {_count(self.band)}, clients stay for {self.timeout} s"
-        return Set(self.ports.table, self.name, self.ports.key, comment=comment)
+        how = f"clients stay for {self.timeout} s" if self.timeout else "by the client's address"
+        return Set(
+            self.ports.table, self.name, self.ports.key, comment=f"service ports with {_count(self.band)}, {how}"
+        )
 
     def rules(self) -> Iterator[tuple[Chain, list[Rule]]]:
         """Its chain, and the rule that leads there."""
+        numbers = [2**self.band] * (DRAWS if self.band > 1 else 1)
+        numbers += [2 ** (self.band - 1)] if self.band > 1 else []
+        draws = self._tickets(numbers) if self.timeout else self._hashes(numbers)
+        yield _filled(Chain(self.ports.table, self.name), *draws, (goto("refuse"),))
+        yield _filled(self.ports.pick_special(self.local), (InSet(self.services), goto(self.name)))
+
+    def _tickets(self, numbers: list[int]) -> Iterator[Statements]:
         tickets = self.ports.tickets(self.local)
         offset = TICKET | (LOCAL if self.local else 0)
-        go_on = jump(self.ports.use_ticket(self.local).name)
-
-        def draw(modulus: int) -> Iterator[Statements]:
+        for modulus in [*numbers, 1] if self.band else numbers:
             yield (HoldTicket(tickets, modulus, offset, self.timeout),)
-            yield (go_on,)
+            yield (jump(self.ports.use_ticket(self.local).name),)
 
-        draws = [2**self.band] * (DRAWS if self.band > 1 else 1)
-        draws += [2 ** (self.band - 1)] if self.band > 1 else []
-        draws += [1] if self.band else []
-        rules = [rule for modulus in draws for rule in draw(modulus)]
-        yield _filled(Chain(self.ports.table, self.name), *rules, (goto("refuse"),))
-        yield _filled(self.ports.pick_sticky(self.local), (InSet(self.services), goto(self.name)))
+    def _hashes(self, numbers: list[int]) -> Iterator[Statements]:
+        offset = LOCAL if self.local else 0
+        for seed, modulus in enumerate(numbers, 1):
+            yield (DnatBySource(self.ports.endpoints, modulus, offset, seed),)
+        yield (DnatByIndex(self.ports.endpoints, 1, offset),)
 
 
 @dataclass(frozen=True)
@@ -196,6 +208,31 @@ class Ports:
             typeof=True,
         )
 
+    # Round robin: each service port counts in a chain of its own.
+
+    def turns(self, local: bool) -> Set:
+        return self._local_turns if local else self._turns
+
+    @cached_property
+    def _turns(self) -> Set:
+        return Set(self.table, f"{self.prefix}round-robin", self.key, verdict=True, comment=ROUND_ROBIN)
+
+    @cached_property
+    def _local_turns(self) -> Set:
+        return Set(self.table, f"{self.prefix}local-round-robin", self.key, verdict=True, comment=ROUND_ROBIN)
+
+    def turn(self, local: bool, number: int) -> Chain:
+        """One of the chains that service ports with round robin have, one each."""
+        return Chain(self.table, f"{self.prefix}{'local-' if local else ''}turn-{number}")
+
+    def turn_rules(self, local: bool, number: int, endpoints: int) -> list[Rule]:
+        """Its rules for so many endpoints. If none hits, `pick` goes on behind it."""
+        offset = LOCAL if local else 0
+        statements = [DnatByIndex(self.endpoints, endpoints, offset, in_turn=True)]
+        if endpoints > 1:
+            statements.append(DnatByIndex(self.endpoints, 1, offset))
+        return [Rule(self.turn(local, number), (statement,)) for statement in statements]
+
     # Session affinity.
 
     @property
@@ -252,6 +289,8 @@ class Ports:
             self._tickets,
             self._local_tickets,
             self.sticky_endpoints,
+            self._turns,
+            self._local_turns,
         )
 
     # Chains.
@@ -259,8 +298,8 @@ class Ports:
     def pick(self, local: bool) -> Chain:
         return Chain(self.table, f"{self.prefix}pick{'-local' if local else ''}")
 
-    def pick_sticky(self, local: bool) -> Chain:
-        return Chain(self.table, f"{self.prefix}pick{'-local' if local else ''}-sticky")
+    def pick_special(self, local: bool) -> Chain:
+        return Chain(self.table, f"{self.prefix}pick{'-local' if local else ''}-special")
 
     def use_ticket(self, local: bool) -> Chain:
         return Chain(self.table, f"{self.prefix}use{'-local' if local else ''}-ticket")
@@ -275,7 +314,7 @@ class Ports:
                 (DnatByTicket(self.sticky_endpoints),),
                 (DropTicket(tickets),),
             )
-            yield _filled(self.pick_sticky(local))
+            yield _filled(self.pick_special(local), (GoToMapped(self.turns(local)),))
             pick = self.pick(local)
             for i in range(BANDS):
                 draws = self._draws(i, LOCAL if local else 0)
@@ -285,7 +324,7 @@ class Ports:
             yield _filled(
                 pick,
                 *((InSet(services), goto(f"{pick.name}-{2**i}")) for i, services in enumerate(bands)),
-                (jump(self.pick_sticky(local).name),),
+                (jump(self.pick_special(local).name),),
                 (InSet(self.dropped), drop()),
                 # A service port may have moved to a set that was asked before it was there. Its number 0 tells.
                 (DnatByIndex(self.endpoints, 1, first),),

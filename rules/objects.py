@@ -133,7 +133,7 @@ class Set:
     """A named set, or a map if `data` is given. Compared and hashed by table and name.
 
     `typeof` declares the parts by expression, not by data type: needed where a part is a plain integer.
-    `interval`: keys are ranges. `dynamic`: packets change it, its elements have timeouts, and it holds so many at most.
+    `verdict`: the data is a chain to go to. `interval`: keys are ranges. `dynamic`: packets change it, its elements have timeouts, and it holds so many at most.
     """
 
     table: Table
@@ -142,6 +142,7 @@ class Set:
     data: tuple[Field, ...] = field(default=(), compare=False)
     comment: str = field(default="", compare=False)
     typeof: bool = field(default=False, compare=False)
+    verdict: bool = field(default=False, compare=False)
     interval: bool = field(default=False, compare=False)
     dynamic: int = field(default=0, compare=False)
 

@@ -91,6 +91,20 @@ class InSet:
 
 
 @dataclass(frozen=True, slots=True)
+class GoToMapped:
+    """Go where the map of verdicts says for the key, loaded from the packet. Not there: the next rule's turn."""
+
+    map: Set
+
+    def text(self, family: Family) -> str:
+        return f"{_key_text(self.map.key)} vmap @{self.map.name}"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        loads, _ = _load_key(self.map.key)
+        return (*loads, e.Lookup(self.map.name, register=e.VERDICT))
+
+
+@dataclass(frozen=True, slots=True)
 class AddressMatch:
     """The source or destination address is inside (or, `negate`, outside) a network."""
 
@@ -222,13 +236,13 @@ class FromThisNode:
         return (e.Fib(), e.Compare(e.Compare.EQUAL, struct.pack("=I", e.Fib.LOCAL)))
 
 
-def _number_text(modulus: int, offset: int) -> str:
-    number = f"numgen random mod {modulus}" if modulus > 1 else "numgen inc mod 1"
+def _number_text(modulus: int, offset: int, in_turn: bool = False) -> str:
+    number = f"numgen {'inc' if in_turn or modulus == 1 else 'random'} mod {modulus}"
     return number + (f" offset {offset}" if offset else "")
 
 
-def _number(modulus: int, offset: int, register: int) -> e.NumberGenerator:
-    kind = e.NumberGenerator.RANDOM if modulus > 1 else e.NumberGenerator.INCREMENTAL
+def _number(modulus: int, offset: int, register: int, in_turn: bool = False) -> e.NumberGenerator:
+    kind = e.NumberGenerator.INCREMENTAL if in_turn or modulus == 1 else e.NumberGenerator.RANDOM
     return e.NumberGenerator(modulus, kind, register, offset)
 
 
@@ -248,14 +262,43 @@ class DnatByIndex:
     map: Set
     modulus: int
     offset: int = 0
+    in_turn: bool = False
+    """Counting up instead of drawing."""
 
     def text(self, family: Family) -> str:
-        number = _number_text(self.modulus, self.offset)
+        number = _number_text(self.modulus, self.offset, self.in_turn)
         return f"dnat {family.nft} to {_key_text(self.map.key[:-1])} . {number} map @{self.map.name}"
 
     def expressions(self, family: Family) -> tuple[e.Expression, ...]:
         loads, words = _load_key(self.map.key[:-1])
-        return (*loads, _number(self.modulus, self.offset, e.register(words)), *_dnat(self.map, family))
+        number = _number(self.modulus, self.offset, e.register(words), self.in_turn)
+        return (*loads, number, *_dnat(self.map, family))
+
+
+@dataclass(frozen=True, slots=True)
+class DnatBySource:
+    """The same, but the number is a hash of the client's address: one client, one number. `seed`: another one."""
+
+    map: Set
+    modulus: int
+    offset: int
+    seed: int
+
+    def text(self, family: Family) -> str:
+        offset = f" offset {self.offset}" if self.offset else ""
+        number = f"jhash {source_address(family).text} mod {self.modulus} seed 0x{self.seed:x}{offset}"
+        return f"dnat {family.nft} to {_key_text(self.map.key[:-1])} . {number} map @{self.map.name}"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        loads, words = _load_key(self.map.key[:-1])
+        client = source_address(family)
+        spare = e.register(words + 5)
+        return (
+            *loads,
+            _load(client, spare),
+            e.Hash(spare, e.register(words), client.size, self.modulus, self.seed, offset=self.offset),
+            *_dnat(self.map, family),
+        )
 
 
 # Session affinity. A ticket is what a client holds of a service port: the number of an endpoint. Between the two

@@ -62,7 +62,7 @@ def quotable(comment: str) -> str:
 
 
 def _set(set_: Set, elements: list[AddElement]) -> Iterator[str]:
-    yield f"{INDENT}{'map' if set_.data else 'set'} {set_.name} {{"
+    yield f"{INDENT}{'map' if set_.data or set_.verdict else 'set'} {set_.name} {{"
     yield f"{INDENT * 2}{'typeof' if set_.typeof else 'type'} {_type(set_)}"
     if set_.dynamic:
         yield f"{INDENT * 2}size {set_.dynamic}"
@@ -88,12 +88,15 @@ def _type(set_: Set) -> str:
     def declared(parts: tuple[Field, ...]) -> str:
         return " . ".join(part.declared if set_.typeof else part.datatype for part in parts)
 
-    return declared(set_.key) + (f" : {declared(set_.data)}" if set_.data else "")
+    data = "verdict" if set_.verdict else declared(set_.data)
+    return declared(set_.key) + (f" : {data}" if data else "")
 
 
 def _element(set_: Set, element: AddElement) -> str:
     comment = f' comment "{quotable(element.comment)}"' if element.comment else ""
     data = f" : {concatenation(set_.data, element.data)}" if set_.data else ""
+    if set_.verdict:
+        data = f" : goto {element.data.decode()}"
     return f"{concatenation(set_.key, element.key, element.end)}{comment}{data}"
 
 

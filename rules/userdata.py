@@ -55,7 +55,7 @@ def of_set(set_: Set) -> bytes:
     big_endian, host_endian, mixed = 2, 1, 0
     single = len(set_.key) == 1
     data = _user_number(0, big_endian if single else mixed)
-    if set_.data:
+    if set_.data or set_.verdict:
         data += _user_number(1, host_endian if len(set_.data) == 1 else mixed)
     if not single:
         data += _user_declaration(3, set_.key, set_.typeof)

@@ -54,6 +54,7 @@ from rules.transaction import (
 
 MAX_ELEMENTS_BYTES: Final = 65_000
 NFT_SET_INTERVAL, NFT_SET_MAP, NFT_SET_TIMEOUT, NFT_SET_EVAL, NFT_SET_CONCAT = 0x4, 0x8, 0x10, 0x20, 0x80
+NFT_DATA_VERDICT: Final = 0xFFFFFF00
 CHAIN_POLICY_ACCEPT: Final = 1
 
 
@@ -178,8 +179,8 @@ def _set_bodies(operations: Sequence[AddSet]) -> Iterator[Body]:
 def _set_body(set_: Set, number: int) -> bytes:
     body = text(1, set_.table.name) + text(2, set_.name) + u32(3, set_flags(set_))
     body += u32(4, concatenated_type(set_.key)) + u32(5, set_.key_size)
-    if set_.data:
-        body += u32(6, concatenated_type(set_.data)) + u32(7, set_.data_size)
+    if set_.data or set_.verdict:
+        body += u32(6, data_type(set_)) + u32(7, set_.data_size)
     body += u32(10, number)
     if set_.dynamic:
         body += nested(9, u32(1, set_.dynamic))
@@ -190,12 +191,17 @@ def _set_body(set_: Set, number: int) -> bytes:
 
 def set_flags(set_: Set) -> int:
     """NFTA_SET_FLAGS."""
-    flags = NFT_SET_MAP if set_.data else 0
+    flags = NFT_SET_MAP if set_.data or set_.verdict else 0
     if set_.interval:
         flags |= NFT_SET_INTERVAL | NFT_SET_CONCAT
     if set_.dynamic:
         flags |= NFT_SET_TIMEOUT | NFT_SET_EVAL
     return flags
+
+
+def data_type(set_: Set) -> int:
+    """nft's number for what a map holds, 0 of a set."""
+    return NFT_DATA_VERDICT if set_.verdict else concatenated_type(set_.data)
 
 
 def concatenated_type(parts: Sequence[Field]) -> int:
@@ -240,6 +246,9 @@ def _elements(set_: Set, operations: Sequence[AddElement | DeleteElement]) -> It
             yield _range(operation)
         elif isinstance(operation, DeleteElement):
             yield head_bare + operation.key
+        elif set_.verdict:
+            goto = nested(2, nested(2, u32(1, e.Verdict.GOTO), attribute(2, operation.data + b"\0")))
+            yield nested(1, nested(1, attribute(1, operation.key)), goto)
         elif operation.comment:
             comment = attribute(6, userdata.comment(userdata.COMMENT, operation.comment))
             data = data_head + operation.data if data_size else b""

@@ -25,7 +25,10 @@ HOSTS = {
 def metadata(name: st.SearchStrategy[str], labels: st.SearchStrategy[dict[str, str]]) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries(
         {"name": name, "namespace": st.just("default"), "labels": labels},
-        optional={"creationTimestamp": st.sampled_from(["2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"])},
+        optional={
+            "annotations": st.sampled_from(["rr", "rr", "sh", "wlc"]).map(lambda s: {"kube-proxy-nft/scheduler": s}),
+            "creationTimestamp": st.sampled_from(["2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"]),
+        },
     )
 
 

@@ -6,7 +6,7 @@ import os
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,12 +19,13 @@ from proxy.model import SERVICE
 from proxy.settings import Settings
 from proxy.state import State
 from rules.diff import scratch
-from rules.dump import TableState
+from rules.dump import ChainState, TableState
+from rules.expressions import NumberGenerator
 from rules.fake import FakeKernel
 from rules.kernel import Kernel
 from rules.layout import LAYOUTS, LOCAL, TICKET
 from rules.objects import Family
-from rules.transaction import AddElement
+from rules.transaction import AddElement, AddRule
 from tests.histories import BATCHES, NODE_NAME, Cluster, listing, remember
 from tests.netns import Namespace
 
@@ -67,10 +68,10 @@ def content(state: TableState | None) -> Content:
     """The table's elements, without what depends on the history: which number an endpoint has, and with session
     affinity which numbers there are. What must hold of the numbers is checked."""
     assert state is not None
-    return _settled({name: dict(set_.elements) for name, set_ in state.sets.items()})
+    return _settled({name: dict(set_.elements) for name, set_ in state.sets.items()}, state.chains)
 
 
-def _settled(found: Content) -> Content:
+def _settled(found: Content, chains: Mapping[str, ChainState]) -> Content:
     sticky = re.compile(r"(.*sticky)-(\d+)-(for-\d+s)")
     counts = {}
     for name in [name for name in found if name.endswith("endpoints")]:
@@ -81,6 +82,14 @@ def _settled(found: Content) -> Content:
             count = counts[key, "local" in name]
             assert int(bound) // 2 < count <= int(bound) or count == int(bound) == 1
             found.setdefault(f"{base}-{timeout}", {})[key] = element
+    for name in [name for name in found if name.endswith("round-robin")]:
+        taken = [chain for chain, _ in found[name].values()]
+        assert len(set(taken)) == len(taken)
+        for key, (chain, _) in found[name].items():
+            [*_, generator, _, _] = chains[chain.decode()].rules[0]
+            assert isinstance(generator, NumberGenerator)
+            assert generator.modulus == counts[key, "local" in name]
+            found[name][key] = "its own"
     return found
 
 
@@ -117,20 +126,26 @@ def from_scratch(cluster: Cluster, seed: int) -> dict[Family, Content]:
     for family, layout in LAYOUTS.items():
         found: Content = {set_.name: {} for set_ in layout.sets}
         mine = [port for port in ports if port.family is family]
+        chains: dict[str, ChainState] = {}
         for operation in scratch(family, mine, addresses[family]).operations:
+            if isinstance(operation, AddRule):
+                chain = chains.setdefault(operation.rule.chain.name, ChainState())
+                chain.rules.append(operation.rule.expressions)
             if isinstance(operation, AddElement):
                 data = operation.data or operation.end
                 found.setdefault(operation.set.name, {})[operation.key] = (data, operation.comment)
-        contents[family] = _settled(found)
+        contents[family] = _settled(found, chains)
     return contents
 
 
 def without_groups(state: TableState | None) -> dict[str, Any]:
     """The table, but for groups of sticky service ports that have none: they stay from earlier examples."""
     assert state is not None
-    used = {name for name, set_ in state.sets.items() if set_.elements or "sticky" not in name}
-    chains = {name: chain for name, chain in state.chains.items() if "sticky" not in name or name in used}
-    return {**{name: state.sets[name] for name in used}, **chains}
+    made = re.compile("sticky-|hashed-|turn-|special|round-robin")
+    used = {name for name, set_ in state.sets.items() if set_.elements or not made.search(name)}
+    chains = {name: chain for name, chain in state.chains.items() if not made.search(name) or name in used}
+    turns = {name: set(state.sets[name].elements) for name in used if name.endswith("round-robin")}
+    return {**{name: state.sets[name] for name in used}, **turns, **chains}
 
 
 def without_empty(found: Content) -> Content:

@@ -10,7 +10,7 @@ import pytest
 
 from rules.diff import scratch
 from rules.dump import TableState
-from rules.elements import ServicePort, address_range, endpoint, node_port_key, service_key
+from rules.elements import Scheduler, ServicePort, address_range, endpoint, node_port_key, service_key
 from rules.layout import LAYOUTS, Options
 from rules.objects import Family
 from rules.tables import create
@@ -61,15 +61,16 @@ def ports_of(family: Family) -> tuple[list[ServicePort], frozenset[bytes]]:
             for n in (("10.0.0.0/8", "192.168.7.9/32") if v4 else ("fd00::/8", "2001:db8::9/128"))
         )
         name = f"default/s{i}:web"
+        scheduler = (Scheduler.SH, Scheduler.RR, Scheduler.RANDOM)[i % 3]
         ports += [
-            ServicePort(service_key(address, protocol, 80 + i), name, endpoints, hairpins, drop=i == 1, timeout=timeout),
+            ServicePort(service_key(address, protocol, 80 + i), name, endpoints, hairpins, drop=i == 1, timeout=timeout, scheduler=scheduler),
             ServicePort(
                 service_key(external, protocol, 80 + i), name, endpoints, hairpins, i == 1, True, i % 2 == 1,
-                here if i % 2 else (), timeout, sources if i % 4 < 2 else None,
+                here if i % 2 else (), timeout, sources if i % 4 < 2 else None, scheduler,
             ),
             ServicePort(
                 node_port_key(family, protocol, 30000 + i), name, endpoints, hairpins, i == 1, True, i % 2 == 0,
-                () if i % 2 else here, timeout,
+                () if i % 2 else here, timeout, None, scheduler,
             ),
         ]  # fmt: skip
     return ports, frozenset([ipaddress.ip_address("192.168.77.2" if v4 else "fd77::2").packed])
