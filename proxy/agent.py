@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import structlog
+from msgspec import Struct
 
 from proxy.errors import KernelTooOld, NoPermission, RulesRefused, UserError
 from proxy.events import Event, Failed, Inbox
+from proxy.health_checks import HealthCheck
 from proxy.nodes import NodeInfo
+from proxy.services import Name
 from proxy.settings import Settings
 from proxy.state import Problem, State
 from proxy.udp import UdpChange, UdpFlows
@@ -42,16 +45,24 @@ class Nftables(Protocol):
     def commit(self, operations: Sequence[Operation]) -> int: ...
 
 
-class Follower(Protocol):
-    """Who acts on what has been programmed, beside nftables. Must not block and not raise."""
+class Committed(Struct, frozen=True):
+    """What the kernel holds since a commit, for those who do the rest.
 
-    def programmed(self, flows: Mapping[bytes, UdpFlows]) -> None:
-        """Everything has been programmed anew; these are all UDP service ports."""
-        ...
+    everything: all has been programmed anew, and `ports` are all there are; else those that may have changed, None:
+    gone. udp: what the change means for UDP flows. flows: of all UDP service ports; not to be changed.
+    health_checks: those that may have changed. nodeport_ips: where NodePorts answer.
+    """
 
-    def committed(self, changes: Sequence[UdpChange]) -> None:
-        """A change has been committed."""
-        ...
+    everything: bool
+    ports: Mapping[bytes, ServicePort | None]
+    udp: Sequence[UdpChange]
+    flows: Mapping[bytes, UdpFlows]
+    health_checks: Mapping[Name, HealthCheck | None]
+    nodeport_ips: Mapping[Family, frozenset[bytes]]
+
+
+Follower = Callable[[Committed], None]
+"""Acts on what has been programmed, beside nftables. Must not block and not raise."""
 
 
 class Agent:
@@ -158,8 +169,7 @@ class Agent:
         self._programmed, self._service_cidrs, self._options = programmed, cidrs, options
         self.state.settle_all()
         self._log("programmed", started, len(wanted), len(operations), size)
-        for follower in self.followers:
-            follower.programmed(self.state.udp_flows())
+        self._tell(True, wanted, ())
         del operations, plans
         # What is here now stays: no need for the garbage collector to look at it ever again.
         gc.collect()
@@ -185,8 +195,13 @@ class Agent:
         flows = self.state.settle(wanted)
         if operations:
             self._log("committed", started, len(wanted), len(operations), size)
+        self._tell(False, wanted, flows)
+
+    def _tell(self, everything: bool, wanted: Mapping[bytes, ServicePort | None], udp: Sequence[UdpChange]) -> None:
+        checks = self.state.take_health_checks()
+        done = Committed(everything, wanted, udp, self.state.udp_flows(), checks, self._nodeport_ips())
         for follower in self.followers:
-            follower.committed(flows)
+            follower(done)
 
     def _plan(
         self, programmed: Mapping[Family, Programmed], wanted: Mapping[bytes, ServicePort | None]

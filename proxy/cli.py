@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from proxy import logs
-from proxy.agent import Agent, explain, report
+from proxy import logs, node_agent
+from proxy.agent import explain, report
 from proxy.config import Config, load_config, node_name
 from proxy.errors import EXIT_CODES, KernelTooOld, NoPermission, UsageError, UserError
 from proxy.events import Inbox
@@ -128,14 +128,11 @@ def _run(options: argparse.Namespace) -> None:
     config = _config(options)
     node = node_name(config, options.node)
     kernel = _kernel()
-    agent = Agent(State(node), kernel, inbox, settings(config))
     source = _source(options, config, inbox, node)
     LOG.info("starting", node=node, source=options.manifests or "API server")
     try:
-        source.start()
-        agent.run(once=options.once)
+        node_agent.run(config, node, kernel, source, inbox, once=options.once)
     finally:
-        source.stop()
         kernel.close()
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import structlog
 from msgspec import Struct
 
+from proxy.agent import Committed
 from proxy.conntrack_socket import UDP, Flow, FlowTable
 from proxy.udp import NO_FLOWS, UdpChange, UdpFlows
 from rules.elements import address_of, family_of, is_node_port
@@ -23,7 +24,7 @@ from rules.objects import Family
 LOG = structlog.get_logger()
 QUERIES_AT_MOST: Final = 16
 """For each one the kernel walks its whole table. Reading all flows at once costs as much as 2 of them in a table of
-1,000 flows, as 35 in one of 100,000."""
+1,000 flows, as 40 in one of 100,000."""
 
 RETRY_SECONDS: Final = 5.0
 NodePortIps = Mapping[Family, Collection[bytes]]
@@ -66,12 +67,11 @@ class Stale(Struct, frozen=True):
 class Conntrack:
     """A proxy.agent.Follower with a thread of its own, which works in the network namespace that the maker is in.
 
-    nodeport_ips: asked from both threads. `programmed` keeps the mapping that it is given and looks single keys up in
-    it later on: flows are judged by what is programmed then, not when they began to wait.
+    `programmed` keeps the mapping that it is given and looks single keys up in it later on: flows are judged by what is
+    programmed then, not when they began to wait.
     """
 
-    def __init__(self, nodeport_ips: Callable[[], NodePortIps]) -> None:
-        self._nodeport_ips = nodeport_ips
+    def __init__(self) -> None:
         self._programmed: Mapping[bytes, UdpFlows] = {}
         self._addresses: NodePortIps = dict.fromkeys(Family, ())
         self._news = threading.Condition()
@@ -82,15 +82,22 @@ class Conntrack:
         self._thread = threading.Thread(target=self._run, name="conntrack", daemon=True)
         self._thread.start()
 
-    def programmed(self, flows: Mapping[bytes, UdpFlows]) -> None:
+    def __call__(self, done: Committed) -> None:
+        if done.everything:
+            self.programmed(done.flows, done.nodeport_ips)
+        else:
+            self.committed(done.udp, done.nodeport_ips)
+
+    def programmed(self, flows: Mapping[bytes, UdpFlows], addresses: NodePortIps) -> None:
+        """Everything has been programmed anew; these are all UDP service ports."""
         with self._news:
             self._programmed = flows
-            self._addresses = self._nodeport_ips()
+            self._addresses = addresses
             self._everything = True
             self._news.notify()
 
-    def committed(self, changes: Sequence[UdpChange]) -> None:
-        addresses = self._nodeport_ips()
+    def committed(self, changes: Sequence[UdpChange], addresses: NodePortIps) -> None:
+        """A change has been committed."""
         more = addresses is not self._addresses and any(
             not set(addresses[family]) <= set(self._addresses[family]) for family in Family
         )
@@ -120,7 +127,7 @@ class Conntrack:
                 last = self._stopped
             if changes or everything:
                 try:
-                    self._work(Stale(changes, everything, programmed, self._nodeport_ips()))
+                    self._work(Stale(changes, everything, programmed, self._addresses))
                     self._failure = ""
                 except Exception as error:  # whatever it was, the next change deserves another try
                     self._report(error)

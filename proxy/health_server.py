@@ -163,20 +163,24 @@ class _Listeners:
         self.loop.add_reader(sock, self._accept, spot)
 
     def _accept(self, spot: Spot) -> None:
-        try:
-            accepted, _ = self._sockets[spot].accept()
-        except (BlockingIOError, ConnectionError):
-            return  # it is gone again
-        except OSError as error:
-            # No descriptors or no memory. To be called again at once would not help.
-            LOG.warning("health_check_not_accepted", port=spot[1], cause=error.strerror, next="wait a second")
-            self.loop.remove_reader(self._sockets[spot])
-            self.loop.call_later(ACCEPT_PAUSE, self._accept_again, spot)
-            return
-        if len(self.connections) >= MAX_CONNECTIONS:
-            next(iter(self.connections)).close()
-        connection = _Connection(self, accepted, spot)
-        self.connections[connection] = None
+        """Take in those that wait, but no more than can wait at once."""
+        sock = self._sockets[spot]
+        for _ in range(BACKLOG):
+            try:
+                accepted, _peer = sock.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                continue  # it is gone again
+            except OSError as error:
+                # No descriptors or no memory. To be called again at once would not help.
+                LOG.warning("health_check_not_accepted", port=spot[1], cause=error.strerror, next="wait a second")
+                self.loop.remove_reader(sock)
+                self.loop.call_later(ACCEPT_PAUSE, self._accept_again, spot)
+                return
+            if len(self.connections) >= MAX_CONNECTIONS:
+                next(iter(self.connections)).close()
+            self.connections[_Connection(self, accepted, spot)] = None
 
     def _accept_again(self, spot: Spot) -> None:
         if sock := self._sockets.get(spot):

@@ -102,7 +102,7 @@ def read_service(service: Service) -> tuple[ServiceInfo | None, list[str]]:
         spec.external_traffic_policy == "Local",
         _timeout(service),
         _sources(service, faults),
-        spec.health_check_node_port if spec.external_traffic_policy == "Local" else 0,
+        spec.health_check_node_port if spec.type == "LoadBalancer" and spec.external_traffic_policy == "Local" else 0,
         _scheduler(service, faults),
     )
     return info, faults

@@ -14,6 +14,7 @@ from msgspec import Struct
 from proxy.addresses import Network, parse_network
 from proxy.claims import Claim, Claims
 from proxy.events import Delete, Event, LocalAddresses, Put, Replace
+from proxy.health_checks import HealthCheck, health_check
 from proxy.model import (
     ENDPOINT_SLICE,
     KINDS,
@@ -63,6 +64,7 @@ class State:
         self._cidrs: dict[str, tuple[Network, ...]] = {}
         self._claims = Claims()
         self._changed: set[bytes] = set()
+        self._health: set[Name] = set()
         self._udp: dict[bytes, UdpFlows] = {}
         self._udp_next: dict[bytes, UdpFlows] = {}
         self._known_conflicts: dict[tuple[bytes, Name], Name] = {}
@@ -127,6 +129,14 @@ class State:
         self._changed.clear()
         self._udp, self._udp_next = self._udp_next, {}
 
+    def take_health_checks(self) -> dict[Name, HealthCheck | None]:
+        """Those that may have changed since the last call; None: there is none (any more)."""
+        names, self._health = self._health, set()
+        return {
+            name: health_check(self._services.get(name), self._slices.get(name, {}).values(), self.place)
+            for name in names
+        }
+
     def udp_flows(self) -> dict[bytes, UdpFlows]:
         """What is programmed of UDP: for a comparison with all flows that are there. Do not change it."""
         return self._udp
@@ -187,6 +197,8 @@ class State:
         old = self._services.get(name)
         if old == new:
             return
+        if (old and old.health_check_port) or (new and new.health_check_port):
+            self._health.add(name)
         if new is None:
             self._services.pop(name, None)
         else:
@@ -257,6 +269,8 @@ class State:
         info = self._services.get(service)
         if info:
             self._changed.update(port.key for port in info.ports)
+            if info.health_check_port:
+                self._health.add(service)
 
     # Service ports out.
 

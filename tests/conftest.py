@@ -13,10 +13,12 @@ from rules.fake import FakeKernel
 from tests.netns import Namespace
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
+    """Logs go nowhere, whatever a test before has configured."""
     with open(os.devnull, "w") as nowhere:
-        structlog.configure(logger_factory=structlog.PrintLoggerFactory(nowhere))
+        structlog.reset_defaults()
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(nowhere), cache_logger_on_first_use=False)
         yield
 
 

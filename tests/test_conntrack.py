@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -33,7 +33,7 @@ from rules.kernel import Kernel
 from rules.objects import Family
 from tests.netns import Namespace, in_new_namespace
 
-root = pytest.mark.skipif(os.geteuid() != 0, reason="needs network namespaces: run as root")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs network namespaces: run as root")
 SILENT, ANSWERING = 7000, 7001
 PORTS: Final = {"one-way": SILENT, "two-way": ANSWERING}
 VIP: Final = {4: "10.96.0.53", 6: "fd00:10:96::53"}
@@ -41,7 +41,13 @@ EXTERNAL: Final = {4: "198.51.100.53", 6: "2001:db8::53"}
 OTHER_VIP: Final = {4: "10.96.0.54", 6: "fd00:10:96::54"}
 NODE_PORT: Final = 30053
 NODE_IPS: Final = {Family.IPV4: {socket.inet_aton("192.168.77.2")}, Family.IPV6: {socket.inet_pton(10, "fd77::2")}}
+Test = TypeVar("Test", bound=Callable[..., None])
 NO_IPS: Final[Mapping[Family, frozenset[bytes]]] = {family: frozenset() for family in Family}
+
+
+def root(test: Test) -> Test:
+    marked: Test = pytest.mark.root(needs_root(test))
+    return marked
 
 
 class Receivers:
@@ -118,7 +124,7 @@ class Proxy:
     def __init__(self, bed: Bed, objects: Sequence[Event]) -> None:
         with bed.node.namespace.entered():
             self.kernel = Kernel()
-            self.conntrack = Conntrack(lambda: NODE_IPS)
+            self.conntrack = Conntrack()
         self.agent = Agent(State("node0"), self.kernel, Inbox(), followers=[self.conntrack])
         self.handle(
             Replace(SERVICE, []),
@@ -441,7 +447,7 @@ class Table:
         return found
 
     def follower(self) -> Conntrack:
-        made: Conntrack = self.inside(lambda: Conntrack(lambda: NO_IPS))
+        made: Conntrack = self.inside(lambda: Conntrack())
         return made
 
 
@@ -536,7 +542,8 @@ def test_changes_forget_what_they_made_stale_and_nothing_else(table: Table) -> N
             *changes,
             UdpChange(key_of("10.0.0.2"), gone, True),
             UdpChange(key_of("fd00::1"), frozenset({ep("fd01::1")}), False),
-        ]
+        ],
+        NO_IPS,
     )
     follower.stop()
     assert table.sources() == {2, 3, 4, 6, 7, 8, 9, 11, 13}
@@ -558,13 +565,13 @@ def test_many_changes_are_few_dumps(table: Table, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(FlowTable, "flows", counted)
     follower = table.follower()
     gone = frozenset({ep("10.1.0.1")})
-    follower.committed([UdpChange(key_of(vip), gone, False) for vip in vips])
+    follower.committed([UdpChange(key_of(vip), gone, False) for vip in vips], NO_IPS)
     follower.stop()
     assert len(dumps) <= len(Family)
     assert table.sources() == {2000}
     dumps.clear()
     follower = table.follower()
-    follower.committed([UdpChange(key_of(vip), gone, False) for vip in vips[:QUERIES_AT_MOST]])
+    follower.committed([UdpChange(key_of(vip), gone, False) for vip in vips[:QUERIES_AT_MOST]], NO_IPS)
     follower.stop()
     assert {address for _, address, _ in dumps} == {socket.inet_aton(vip) for vip in vips[:QUERIES_AT_MOST]}
 
@@ -575,10 +582,13 @@ def test_a_new_node_address_makes_flows_to_its_node_ports_stale(table: Table) ->
     table.add(1, "192.168.77.2", number=NODE_PORT)
     table.add(2, "192.168.77.3", number=NODE_PORT)
     ips: Mapping[Family, frozenset[bytes]] = NO_IPS
-    follower: Conntrack = table.inside(lambda: Conntrack(lambda: ips))
-    follower.programmed({key: UdpFlows(frozenset({ep("10.1.0.1")}), True)})
+    follower: Conntrack = table.inside(lambda: Conntrack())
+    with capture_logs() as logs:
+        follower.programmed({key: UdpFlows(frozenset({ep("10.1.0.1")}), True)}, NO_IPS)
+        assert until(lambda: "udp_flows_compared" in [line["event"] for line in logs])
+    assert table.sources() == {1, 2}
     ips = {**NO_IPS, Family.IPV4: frozenset({socket.inet_aton("192.168.77.2")})}
-    follower.committed([])
+    follower.committed([], ips)
     follower.stop()
     assert table.sources() == {2}
 
@@ -606,8 +616,8 @@ def test_failures_are_told_once_with_a_remedy_and_the_work_is_done_later(monkeyp
     monkeypatch.setattr(conntrack, "FlowTable", Flaky)
     monkeypatch.setattr(conntrack, "RETRY_SECONDS", 0.001)
     with capture_logs() as logs:
-        follower = Conntrack(lambda: NO_IPS)
-        follower.committed([UdpChange(key_of("10.0.0.1"), frozenset(), False)])
+        follower = Conntrack()
+        follower.committed([UdpChange(key_of("10.0.0.1"), frozenset(), False)], NO_IPS)
         assert looked.wait(5)
         follower.stop()
     told = [line for line in logs if line["log_level"] == "error"]

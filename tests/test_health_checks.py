@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import socket
 import subprocess
 import threading
@@ -145,23 +146,23 @@ def test_a_number_moves_no_port() -> None:
 
 
 CHANGE = st.tuples(
-    st.sampled_from("abc"), st.none() | st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 1))
+    st.sampled_from("abc"), st.none() | st.tuples(st.integers(1, 3), st.integers(0, 2), st.sampled_from(["v4", "v6"]))
 )
 
 
 @given(st.lists(CHANGE))
-def test_history_leaves_no_trace(history: list[tuple[str, tuple[int, int, int] | None]]) -> None:
+def test_history_leaves_no_trace(history: list[tuple[str, tuple[int, int, str] | None]]) -> None:
     """Whatever came before: the same as if only the last of each Service had come, and a move is always told."""
     checks, last = HealthChecks(), {}
     for name, what in history:
         before = set(checks.ports()), {port: checks.holder(port) for port in range(1, 4)}
-        last[("ns", name)] = what and check(name, what[0], str(what[1]), v4=what[2])[1]
+        last[("ns", name)] = what and check(name, what[0], str(what[1]), **{what[2]: 1})[1]
         moved, _ = checks.update({("ns", name): last["ns", name]})
         assert moved or before == (set(checks.ports()), {port: checks.holder(port) for port in range(1, 4)})
     fresh = HealthChecks()
     fresh.update(last)
     assert set(checks.ports()) == set(fresh.ports())
-    assert all(checks.endpoints(port, V4) == fresh.endpoints(port, V4) for port in range(1, 4))
+    assert all(checks.endpoints(port, f) == fresh.endpoints(port, f) for port in range(1, 4) for f in Family)
 
 
 # -- What is said ------------------------------------------------------------------------------------------------------
@@ -274,7 +275,7 @@ def with_server(
     """In a new namespace with addresses. Returns the log."""
 
     def action() -> None:
-        for command in (f"addr add {device}/24 dev lo", f"addr add {A2_TEXT}/24 dev lo", "link set lo up"):
+        for command in (f"addr add {device}/32 dev lo", f"addr add {A2_TEXT}/32 dev lo", "link set lo up"):
             subprocess.run(["ip", *command.split()], check=True)
         server = HealthServer(healthy)
         try:
@@ -334,12 +335,13 @@ def test_whose_service_goes_while_he_asks_gets_no_answer() -> None:
         eventually("200 1", lambda: status(A1_TEXT, 30001))
         with socket.create_connection((A1_TEXT, 30001), SECONDS) as client:
             client.sendall(GET[:5])
+            assert status(A1_TEXT, 30001) == "200 1"  # so the one before was accepted, too
             server.update({("ns", "a"): None}, addresses(A1))
             eventually("refused", lambda: status(A1_TEXT, 30001))
             client.sendall(GET[5:])
             assert is_over(client)
 
-    with_server(body)
+    assert with_server(body) == []
 
 
 @pytest.mark.root
@@ -455,14 +457,41 @@ def test_a_request_takes_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.root
+def test_without_descriptors_it_waits_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_server, "ACCEPT_PAUSE", 0.02)
+
+    def body(server: HealthServer) -> None:
+        server.update(dict([check("a", 30001)]), addresses(A1))
+        eventually("200 1", lambda: status(A1_TEXT, 30001))
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with socket.socket() as client, capture_logs() as logs:
+            client.settimeout(SECONDS)
+            try:
+                # The client has the last one.
+                resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, limits[1]))
+                client.connect((A1_TEXT, 30001))
+                client.sendall(GET)
+                eventually(True, lambda: "health_check_not_accepted" in {log["event"] for log in logs})
+                time.sleep(0.05)
+                assert len(logs) < 20  # it does not try all the time
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert client.recv(65536).startswith(b"HTTP/1.1 200 OK")
+            assert {log["cause"] for log in logs} == {"Too many open files"}
+
+    with_server(body)
+
+
+@pytest.mark.root
 def test_very_many_addresses_are_one_socket() -> None:
     """And back, with the port in use all the time."""
     many = [bytes([192, 0, 2, last]) for last in range(1, 200)]
+    many += [b"\x20\1" + bytes(13) + bytes([last]) for last in range(1, 200)]
 
     def body(server: HealthServer) -> None:
         server.update(dict([check("a", 30001, v4=1, v6=1)]), addresses(A1, LOOP6))
         eventually("200 1", lambda: status(A1_TEXT, 30001))
-        server.update({}, addresses(*many, LOOP6))
+        server.update({}, addresses(*many))
         eventually("200 1", lambda: status("127.0.0.1", 30001))
         assert status("::1", 30001) == "200 1"
         server.update({}, addresses(A2))
@@ -496,8 +525,7 @@ def test_stop_leaves_nothing_behind() -> None:
         eventually("200 1", lambda: status(A1_TEXT, 30001))
         with socket.create_connection((A1_TEXT, 30001), SECONDS) as client:
             client.sendall(GET[:5])
-            # It has been accepted: the server answers one that came after it.
-            assert status(A1_TEXT, 30001) == "200 1"
+            assert status(A1_TEXT, 30001) == "200 1"  # so the one before was accepted, too
             server.stop()
             assert is_over(client)
         assert status(A1_TEXT, 30001) == "refused"

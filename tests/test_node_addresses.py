@@ -113,7 +113,8 @@ def test_an_address_is_there_until_the_last_interface_loses_it() -> None:
             ip(*(f"addr add {address} dev {device} nodad" for address in ("203.0.113.5/32", "2001:db8::5/128")))
         until(inbox, lambda now: now == first | both)
         # Each of these changes nothing; the one after it does, and is the next that is told.
-        ip("addr del 203.0.113.5/32 dev a0", "addr del 2001:db8::5/128 dev a0", "addr add 192.0.2.9/32 dev a0")
+        for command in ("del 203.0.113.5/32", "del 2001:db8::5/128", "add 192.0.2.9/32"):
+            ip(f"addr {command} dev a0")
         assert texts(inbox.take(SECONDS)[0]) == first | both | {"192.0.2.9"}
         ip("addr del 203.0.113.5/32 dev b0", "addr del 2001:db8::5/128 dev b0")
         until(inbox, lambda now: now == first | {"192.0.2.9"})
@@ -292,6 +293,19 @@ def test_without_netlink_there_is_no_start(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(node_addresses, "_rtnetlink", refuse)
     with pytest.raises(SourceError, match="the node's IP addresses: cannot be read: Address family not supported"):
         AddressSource(Inbox()).start()
+
+
+def test_stop_does_not_wait_for_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_addresses, "PAUSE_PER_ADDRESS", 1000.0)
+
+    def body(inbox: Inbox, source: AddressSource) -> None:
+        ip("addr add 198.18.0.1/32 dev a0")
+        until(inbox, lambda now: "198.18.0.1" in now)
+        ip("addr add 198.18.0.2/32 dev a0")  # is not looked at before the pause is over
+        source.stop()
+        assert inbox.take(0) == []
+
+    with_source(body)
 
 
 def test_stop_leaves_nothing_behind() -> None:
