@@ -7,6 +7,7 @@ is expected to end in silence has a short time-out, and holds up no other.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import selectors
 import socket
@@ -14,7 +15,7 @@ import struct
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,8 @@ PATIENCE: Final = 1.0
 """Time-outs from here on are for answers that are expected: few at a time, so that no buffer overflows."""
 
 _AT_A_TIME: Final = 32
+_FRESH: Final = 0.5
+_FAILURES_ENOUGH: Final = 2
 _SILENT_AT_A_TIME: Final = 1500
 _KINDS: Final = {"TCP": socket.SOCK_STREAM, "UDP": socket.SOCK_DGRAM}
 _IP_BIND_ADDRESS_NO_PORT: Final = 24
@@ -69,42 +72,37 @@ def send(namespace: Namespace, questions: Sequence[Question]) -> list[Outcome]:
 
 class _Sender:
     def __init__(self, questions: Sequence[Question]) -> None:
-        self.questions = questions
         self.outcomes = [Outcome() for _ in questions]
+        numbered = list(enumerate(questions))
+        self._lanes = (
+            _Lane([(i, q) for i, q in numbered if q.timeout < PATIENCE], _SILENT_AT_A_TIME),
+            _Lane([(i, q) for i, q in numbered if q.timeout >= PATIENCE], _AT_A_TIME),
+        )
         self._selector = selectors.DefaultSelector()
-        self._open: set[socket.socket] = set()
 
     def run(self) -> None:
-        numbered = list(enumerate(self.questions))
-        silent = [(i, q) for i, q in numbered if q.timeout < PATIENCE]
-        lanes = [
-            _Lane(silent, _SILENT_AT_A_TIME),
-            _Lane([(i, q) for i, q in numbered if q.timeout >= PATIENCE], _AT_A_TIME),
-        ]
-        while any(lane.waiting or lane.running for lane in lanes):
-            for lane in lanes:
-                # One at a time in turn, so that a lane that fills up does not keep the other's answers waiting.
-                for _ in range(_AT_A_TIME):
-                    if not lane.waiting or lane.running >= lane.width:
+        while any(lane.waiting or lane.deadlines for lane in self._lanes):
+            for lane in self._lanes:
+                for _ in range(_AT_A_TIME):  # in turn, so that the one lane does not keep the other's answers waiting
+                    if not lane.waiting or len(lane.fresh) >= lane.width:
                         break
-                    self._start(lane, *lane.waiting.popleft())
+                    number, question = lane.waiting.popleft()
+                    if self.outcomes[number].failures.total() < _FAILURES_ENOUGH:
+                        self._start(lane, number, question)
             for key, _ in self._selector.select(0.02):
-                self._hear(key.fileobj, *key.data)  # type: ignore[arg-type]
+                self._hear(key.data)
             now = time.monotonic()
-            for lane in lanes:
-                while lane.deadlines and lane.deadlines[0][0] < now:
-                    _, sock, number = lane.deadlines.popleft()
-                    if sock in self._open:
-                        self._end(sock, lane, number, "dropped")
+            for lane in self._lanes:
+                for each in lane.silent_until(now):
+                    self._end(each, "dropped")
 
     def _start(self, lane: _Lane, number: int, question: Question) -> None:
         family = socket.AF_INET6 if ":" in question.address else socket.AF_INET
         sock = socket.socket(family, _KINDS[question.protocol])
         sock.setblocking(False)
-        lane.running += 1
-        self._open.add(sock)
-        self._selector.register(sock, selectors.EVENT_READ, (lane, number))
-        lane.deadlines.append((time.monotonic() + question.timeout, sock, number))
+        started = _Connection(sock, lane, number)
+        self._selector.register(sock, selectors.EVENT_READ, started)
+        lane.add(started, time.monotonic(), question.timeout)
         try:
             if question.protocol == "TCP":
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
@@ -119,40 +117,65 @@ class _Sender:
         except PermissionError:
             pass  # rules of this very node do not let it go; whether it is also refused will be heard, or not
         except OSError as error:
-            self._end(sock, lane, number, _name(error))
+            self._end(started, _name(error))
 
-    def _hear(self, sock: socket.socket, lane: _Lane, number: int) -> None:
+    def _hear(self, connection: _Connection) -> None:
         try:
-            words = sock.recv(200).decode().split()
-            own = sock.getsockname()[0]
+            words = connection.sock.recv(200).decode().split()
+            own = connection.sock.getsockname()[0]
         except BlockingIOError:
             return
         except OSError as error:
-            self._end(sock, lane, number, _name(error))
+            self._end(connection, _name(error))
             return
         if len(words) == 3:
-            self.outcomes[number].answers[words[0], int(words[1]), words[2], own] += 1
-            self._end(sock, lane, number, "")
+            self.outcomes[connection.number].answers[words[0], int(words[1]), words[2], own] += 1
+            self._end(connection, "")
         else:
-            self._end(sock, lane, number, "closed before the answer")
+            self._end(connection, "closed before the answer")
 
-    def _end(self, sock: socket.socket, lane: _Lane, number: int, failure: str) -> None:
+    def _end(self, connection: _Connection, failure: str) -> None:
         if failure:
-            self.outcomes[number].failures[failure] += 1
-        self._open.discard(sock)
-        self._selector.unregister(sock)
-        sock.close()
-        lane.running -= 1
+            self.outcomes[connection.number].failures[failure] += 1
+        connection.lane.remove(connection)
+        self._selector.unregister(connection.sock)
+        connection.sock.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _Connection:
+    """number: of its question."""
+
+    sock: socket.socket
+    lane: _Lane
+    number: int
 
 
 class _Lane:
-    """Questions with one and the same time-out, so many at a time."""
+    """Connections with one and the same time-out. So many may be `fresh` at a time: those silent for longer do not
+    count, so that what fails does not hold up the rest."""
 
-    def __init__(self, questions: Iterable[tuple[int, Question]], width: int) -> None:
-        self.waiting = deque((i, q) for i, q in questions for _ in range(q.count))
-        self.deadlines: deque[tuple[float, socket.socket, int]] = deque()
+    def __init__(self, questions: Sequence[tuple[int, Question]], width: int) -> None:
+        most = max((q.count for _, q in questions), default=0)
+        # Each question once, then each once more …: one that fails is known to fail before it is asked many times.
+        self.waiting = deque((i, q) for turn in range(most) for i, q in questions if turn < q.count)
         self.width = width
-        self.running = 0
+        self.fresh: dict[_Connection, float] = {}
+        self.deadlines: dict[_Connection, float] = {}
+
+    def add(self, connection: _Connection, now: float, timeout: float) -> None:
+        self.fresh[connection] = now + _FRESH
+        self.deadlines[connection] = now + timeout
+
+    def remove(self, connection: _Connection) -> None:
+        self.fresh.pop(connection, None)
+        del self.deadlines[connection]
+
+    def silent_until(self, now: float) -> list[_Connection]:
+        """Those whose time is over. The dicts are in the order of time."""
+        for connection in list(itertools.takewhile(lambda c: self.fresh[c] < now, self.fresh)):
+            del self.fresh[connection]
+        return list(itertools.takewhile(lambda c: self.deadlines[c] < now, self.deadlines))
 
 
 def _name(error: OSError) -> str:

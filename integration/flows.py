@@ -8,14 +8,16 @@ where nothing answers: `rejected` (refused at once), `dropped` (silence), `block
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from integration.cluster import Cluster, Object
+from integration.cluster import Cluster, Object, endpoint_slice, port, service
 from integration.topology import Bed, Host
 from integration.traffic import ask, endpoint, failure
 
@@ -78,8 +80,9 @@ def load(path: Path) -> Case:
     return Case(data["name"], data["config"], data["node_labels"], data["sticky"], steps)
 
 
-def run(cluster: Cluster, case: Case, wanted: Callable[[Flow], bool] = lambda _: True) -> list[str]:
-    """Go through the case's steps, with the wanted flows of each. Returns what differs, as text. Leaves no objects."""
+def run(cluster: Cluster, case: Case, *, keep: bool = False) -> list[str]:
+    """Go through the case's steps, with the flows of each. Returns what differs, as text. Leaves no objects, or those of
+    the last step."""
     differences = []
     known: set[str] = set()
     try:
@@ -91,16 +94,52 @@ def run(cluster: Cluster, case: Case, wanted: Callable[[Flow], bool] = lambda _:
             known |= _endpoints(step.objects)
             # Who is gone from a later step must not answer in it, so only those that were recorded may.
             eligible = known if not number else {e for flow in step.flows for e in flow.expected.reach}
-            flows = [flow for flow in step.flows if wanted(flow)]
-            with ThreadPoolExecutor(max(1, len(flows))) as pool:
-                outcomes = pool.map(lambda flow: observe(cluster.bed, flow), flows)
-                for flow, outcome in zip(flows, outcomes, strict=True):
+            with ThreadPoolExecutor(max(1, len(step.flows))) as pool:
+                outcomes = pool.map(lambda flow: observe(cluster.bed, flow), step.flows)
+                for flow, outcome in zip(step.flows, outcomes, strict=True):
                     if why := difference(flow.expected, outcome, eligible if case.sticky else None):
-                        differences.append(f"step {number}: {flow}: {why}")
+                        differences.append(f"{case.name}: step {number}: {flow}: {why}")
     finally:
-        cluster.clear()
-        cluster.settle()
+        if not keep:
+            cluster.clear()
+            cluster.settle()
     return differences
+
+
+def set_apart(case: Case, number: int) -> Case:
+    """The case with names, NodePorts and external addresses that no other case has. number: below 100."""
+    node_ports = re.compile(r"\b(300|301|302)(\d\d)\b")
+    external = re.compile(r"\b(192\.0\.2|198\.51\.100)\.(\d+)\b")
+
+    def change(text: str) -> str:
+        text = node_ports.sub(lambda m: str(30200 + number * 20 + int(m[2]) % 20), text)
+        return external.sub(lambda m: f"{m[1].split('.')[0]}.{51 + number}.100.{m[2]}", text)
+
+    def obj(data: Object) -> Object:
+        made = json.loads(change(json.dumps(data)))
+        meta = made["metadata"]
+        meta["name"] += f"-of-{number}"
+        labels = meta.get("labels") or {}
+        if "kubernetes.io/service-name" in labels:
+            labels["kubernetes.io/service-name"] += f"-of-{number}"
+        return made  # type: ignore[no-any-return]
+
+    steps = []
+    for step in case.steps:
+        flows = [dataclasses.replace(flow, to=change(flow.to), port=int(change(str(flow.port)))) for flow in step.flows]
+        deletes = [f"{reference}-of-{number}" for reference in step.deletes]
+        steps.append(dataclasses.replace(step, objects=[obj(o) for o in step.objects], deletes=deletes, flows=flows))
+    return dataclasses.replace(case, steps=steps)
+
+
+def bystander(number: int) -> tuple[Object, Object]:
+    """A Service of no case's, with three endpoints, and its slice."""
+    name, address = f"bystander-{number}", f"10.104.{number // 250}.{number % 250 + 1}"
+    pods = {
+        f"10.250.{number // 250}.{number % 250 + 1}": "node2",
+        f"10.251.{number // 250}.{number % 250 + 1}": "node3",
+    }
+    return service(name, [address], port("", 80)), endpoint_slice(name, name, pods, port("", 8080))
 
 
 def observe(bed: Bed, flow: Flow) -> Outcome:

@@ -11,7 +11,7 @@ import pytest
 
 from integration import flows, privileges
 from integration.cluster import Clusters
-from integration.flows import Case, Flow, Outcome, difference
+from integration.flows import Case, Outcome, difference
 from integration.topology import Bed
 
 pytestmark = [
@@ -20,36 +20,8 @@ pytestmark = [
 ]
 
 CASES: Final = [flows.load(path) for path in sorted((Path(__file__).parent / "data/flows").glob("*.json"))]
-NODE_ADDRESSES: Final = ("192.168.77.2", "192.168.78.2", "10.244.0.1", "fd77::2", "127.0.0.1")
 
-# What is still to be done. When PENDING is empty and NODE_PORTS_PENDING too, all of what was recorded is tested.
-PENDING: Final = frozenset(
-    {
-        "affinity",
-        "detect-local-bridge",
-        "external-ips",
-        "internal-local-external-cluster",
-        "lb-cluster",
-        "lb-ipmode-proxy",
-        "lb-local",
-        "lb-local-without-local",
-        "lb-no-nodeports",
-        "lb-source-ranges",
-        "lb-source-ranges-any",
-        "local-terminating-remote-ready",
-        "no-endpoints",
-        "nodeport-addresses-all",
-        "nodeport-addresses-config",
-        "nodeport-cluster",
-        "nodeport-local-with-local",
-        "nodeport-local-without-local",
-        "only-terminating",
-    }
-)
-NODE_PORTS_PENDING: Final = frozenset({"dual-stack"})
-TESTED: Final = sorted(
-    (case for case in CASES if case.name not in PENDING), key=lambda case: case.agent
-)  # those that share an agent together
+TESTED: Final = sorted(CASES, key=lambda case: case.agent)  # those that share an agent together
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +33,31 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
 
 @pytest.mark.parametrize("case", TESTED, ids=lambda case: case.name)
 def test_flows_go_where_they_were_recorded_to_go(clusters: Clusters, case: Case) -> None:
-    def wanted(flow: Flow) -> bool:
-        return case.name not in NODE_PORTS_PENDING or flow.to not in NODE_ADDRESSES
-
-    differences = flows.run(clusters.get(case.config, case.node_labels), case, wanted)
+    differences = flows.run(clusters.get(case.config, case.node_labels), case)
     assert not differences, "\n".join(["", *differences])
 
 
-def test_what_is_pending_was_recorded() -> None:
-    assert {case.name for case in CASES} > PENDING | NODE_PORTS_PENDING
-    assert len(CASES) == 42
+def test_all_at_once_next_to_5000_other_services(clusters: Clusters) -> None:
+    """Every case of the usual configuration, each with names, NodePorts and external addresses of its own."""
+    usual = [case for case in CASES if not case.config and not case.node_labels]
+    alone = [flows.set_apart(case, number) for number, case in enumerate(usual)]
+    cluster = clusters.get()
+    items = [obj for number in range(5000) for obj in flows.bystander(number)]
+    cluster.put({"apiVersion": "v1", "kind": "List", "metadata": {"name": "bystanders"}, "items": items})
+    try:
+        for case in alone:
+            cluster.put(*case.steps[0].objects)
+        differences = [why for case in alone for why in flows.run(cluster, case, keep=True)]
+    finally:
+        cluster.clear()
+        cluster.delete("List", "bystanders")
+        cluster.settle()
+    assert len(alone) > 30
+    assert not differences, "\n".join(["", *differences])
+
+
+def test_all_that_was_recorded_is_tested() -> None:
+    assert len(CASES) == len({case.name for case in CASES}) == 42
 
 
 def outcome(reach: str = "", source: str = "", fails: str = "") -> Outcome:
