@@ -50,3 +50,16 @@ class BedWithThirdNode(Bed):
                 "route add default via fd79::2",
             ]
         )
+
+    def prohibit(self, *networks: str) -> None:
+        """Make it heard when no rule takes care of a packet to these: the second node answers that it is prohibited.
+
+        Without, nobody answers, and what is let through looks like what is dropped.
+        """
+        second = self.pod3.namespace
+        second.sysctl(ipv4__ip_forward=1, ipv6__conf__all__forwarding=1)
+        second.sysctl(ipv4__icmp_ratemask=0, ipv6__icmp__ratemask=127)
+        second.ip(f"route add prohibit {network}" for network in networks)
+        for network in networks:
+            way = f"fd78::3 src {self.node.ipv6}" if ":" in network else f"192.168.78.3 src {self.node.ipv4}"
+            self.node.namespace.ip([f"route add {network} via {way}"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -179,7 +180,7 @@ class Commits:
         self._thread = threading.Thread(target=self._loop, name="commits", daemon=True)
         self._thread.start()
 
-    def after(self, moment: float, timeout: float = 5.0) -> float:
+    def after(self, moment: float, timeout: float = 20.0) -> float:
         """`time.monotonic()` of the first commit later than `moment`. Raises TimeoutError."""
         with self._news:
             if not self._news.wait_for(lambda: self.times and self.times[-1] > moment, timeout):
@@ -194,11 +195,13 @@ class Commits:
     def _loop(self) -> None:
         while not self._done.is_set():
             try:
-                data = self._socket.recv(65536)
-            except OSError:  # nothing for a while, or more than the buffer holds: either way, go on
+                news = self._NEW_GENERATION in _message_types(self._socket.recv(65536))
+            except TimeoutError:
                 continue
+            except OSError as error:  # a first load is more messages than the buffer holds: that is news, too
+                news = error.errno == errno.ENOBUFS
             now = time.monotonic()
-            if self._NEW_GENERATION in _message_types(data):
+            if news:
                 with self._news:
                     self.times.append(now)
                     self._news.notify_all()

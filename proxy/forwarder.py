@@ -14,7 +14,7 @@ import resource
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ import structlog
 from proxy.forwarder_connection import Connections
 from proxy.forwarder_policy import HOSTS, Picker, led_to, loopback_families
 from proxy.port_holders import holders
-from proxy.udp import UdpChange, UdpFlows
 from rules.elements import ServicePort, describe_key, family_of, is_node_port
 from rules.objects import PROTOCOLS, Family
 
@@ -38,7 +37,7 @@ PAUSE_SECONDS: Final = 0.1
 FULL_TOLD_SECONDS: Final = 60.0
 """Between two warnings of that."""
 MAX_FILES: Final = 1 << 17
-"""For listeners and connections, if the process may open so many: two for a connection."""
+"""For listeners and connections, if the process may open so many. A connection takes two."""
 RESERVED_FILES: Final = 256
 """Left to the rest of the process."""
 
@@ -55,7 +54,7 @@ Changes = Mapping[bytes, ServicePort | None]
 
 
 class Forwarder:
-    """A proxy.agent.Follower.
+    """Answers on loopback for all NodePorts that it is told of.
 
     cidrs: of nodePortAddresses. Without a loopback CIDR among them nothing is done, ever. The thread is there from the
     first TCP NodePort on until `stop`; sockets are of the network namespace of the thread that tells of that one.
@@ -102,12 +101,6 @@ class Forwarder:
             if self._running and (forwarded or complete):
                 loop, _, listeners = self._running
                 loop.call_soon_threadsafe(listeners.update, forwarded, complete)
-
-    def programmed(self, _flows: Mapping[bytes, UdpFlows], ports: Changes) -> None:
-        self.update(ports, complete=True)
-
-    def committed(self, _flows: Sequence[UdpChange], ports: Changes) -> None:
-        self.update(ports)
 
     def stop(self) -> None:
         """Close all ports, reset all connections, end the thread and wait for it. Does nothing if there is none."""
@@ -239,7 +232,9 @@ class _Listeners:
             listener.retry = self._loop.call_later(RETRY_SECONDS, self._listen, listener, True)
             return
         if is_retry:
-            LOG.info("localhost_nodeport_listening", service=listener.name, address=listener.spot[0], port=listener.port)
+            LOG.info(
+                "localhost_nodeport_listening", service=listener.name, address=listener.spot[0], port=listener.port
+            )
         listener.sock = sock
         self.count[listener.family] += 1
         self._loop.add_reader(sock, self._accept, listener)
@@ -324,13 +319,10 @@ def _warn(service: str, spot: tuple[str, int], cause: str, remedy: str) -> None:
 
 
 def _file_limit() -> int:
-    """How many files the forwarder may open. Raises the process's limit as far as is needed and allowed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_FILES + RESERVED_FILES
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    return max(0, allowed - RESERVED_FILES)
+    """How many files the forwarder may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = MAX_FILES if soft == resource.RLIM_INFINITY else soft - RESERVED_FILES
+    return max(0, min(MAX_FILES, allowed))
 
 
 def _listening(family: Family, spot: tuple[str, int]) -> socket.socket:

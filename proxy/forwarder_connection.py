@@ -240,8 +240,8 @@ class _Connection:
             if other.unsent:
                 other.unsent = memoryview(bytes(other.unsent))  # the buffer is everybody's
         else:
-            end.is_over = True
-            self._pass_end(other)
+            end.is_over = True  # and all that came before has been sent
+            self._end(other)
 
     def _send(self, end: _End) -> None:
         try:
@@ -255,11 +255,9 @@ class _Connection:
             self._is_broken = True
             return
         end.unsent = end.unsent[sent:]
-        if not end.unsent and self._other(end).is_over:
-            self._pass_end(end)
 
-    def _pass_end(self, end: _End) -> None:
-        """Everything has been sent to this side that ever will be."""
+    def _end(self, end: _End) -> None:
+        """Nothing will be sent to it any more."""
         if not self._is_broken:
             try:
                 end.sock.shutdown(socket.SHUT_WR)

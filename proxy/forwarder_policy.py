@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import random
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Network, IPv6Network
 from typing import Final
 
 from rules.elements import ServicePort
@@ -20,12 +21,8 @@ MAX_CLIENTS: Final = 4096
 
 def loopback_families(cidrs: Iterable[IPv4Network | IPv6Network]) -> frozenset[Family]:
     """Families whose loopback address is in a CIDR of nodePortAddresses that is all loopback: 0.0.0.0/0 is not."""
-    hosts = (IPv4Address(HOSTS[Family.IPV4]), IPv6Address(HOSTS[Family.IPV6]))
-    return frozenset(
-        family
-        for family, host in zip(HOSTS, hosts, strict=True)
-        if any(cidr.is_loopback and host in cidr for cidr in cidrs)
-    )
+    hosts = {family: ipaddress.ip_address(host) for family, host in HOSTS.items()}
+    return frozenset(family for cidr in cidrs if cidr.is_loopback for family in HOSTS if hosts[family] in cidr)
 
 
 def led_to(port: ServicePort | None) -> tuple[bytes, ...]:

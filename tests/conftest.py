@@ -12,14 +12,14 @@ import structlog
 from rules.fake import FakeKernel
 from tests.netns import Namespace
 
+NOWHERE = open(os.devnull, "w")  # noqa: SIM115  # for as long as there are tests
+
 
 @pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
+def _quiet() -> None:
     """Logs go nowhere, whatever a test before has configured."""
-    with open(os.devnull, "w") as nowhere:
-        structlog.reset_defaults()
-        structlog.configure(logger_factory=structlog.PrintLoggerFactory(nowhere), cache_logger_on_first_use=False)
-        yield
+    structlog.reset_defaults()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(NOWHERE), cache_logger_on_first_use=False)
 
 
 @pytest.fixture

@@ -18,6 +18,9 @@ PORT: Final = 80
 
 KINDS: Final = ("clusterIP", "externalIP", "loadBalancer", "nodePort")
 STRAY: Final = ("clusterIP, another port", "clusterIP of nobody")
+NETWORKS: Final = ("10.96.0.0/12", "198.18.0.0/15", "fd00:10:96::/112", "2001:db8::/32")
+"""All addresses of these kinds, but for the NodePorts'."""
+
 ZONE: Final = "z1"
 LOCAL, REMOTE, OTHER = "10.244.0.2 fd44::2", "10.244.1.2 fd44:1::2", "10.244.1.3 fd44:1::3"
 LOCAL_2: Final = "10.244.0.3 fd44::3"
@@ -72,6 +75,11 @@ MORE_STATES: Final[Mapping[str, State]] = {
         (OTHER, READY, _hints("z2")),
     ),
     "zone hints, all draining": ((LOCAL, DRAINING, _hints("z2")), (REMOTE, DRAINING, _hints(ZONE))),
+    "zone hints, two local": (
+        (LOCAL, READY, _hints("z2")),
+        (LOCAL_2, READY, _hints(ZONE)),
+        (REMOTE, READY, _hints("z2")),
+    ),
     "node hints before zone hints": (
         (LOCAL, READY, _hints("z2", "node1")),
         (REMOTE, READY, _hints("z2", "node0")),

@@ -26,7 +26,12 @@ from integration.namespaces import Namespace
 from integration.servers import EchoServers
 from integration.topology import Bed
 from integration.traffic import Commits, until
-from rules.layout import TABLE_NAME
+from rules.diff import scratch
+from rules.elements import ServicePort, endpoint, service_key
+from rules.kernel import Kernel
+from rules.layout import TABLE_NAME, Layout, Options
+from rules.objects import PROTOCOLS, Family
+from rules.tables import remove, replace
 from tests import blast
 from tests.packets import Counters
 from tests.test_packets import CHI_SQUARE
@@ -73,7 +78,8 @@ class Clients:
 
 
 def _ask_all(family: int, protocol: str, sources: Sequence[str], to: tuple[str, int]) -> dict[str, str]:
-    source_port, answers = next(_source_ports), {}
+    source_port = next(_source_ports)
+    answers: dict[str, str] = {}
     with selectors.DefaultSelector() as waiting:
         try:
             for source in sources:
@@ -168,6 +174,8 @@ def cluster(world: World) -> Iterator[Cluster]:
     it = world.clusters.get()
     yield it
     it.clear()
+    # Tens of thousands of tickets would make those of the next test slow to read.
+    it.bed.node.namespace.run(["nft", "; ".join(f"flush map {ip} {TABLE_NAME} tickets" for ip in ("ip", "ip6"))])
 
 
 class Sticky:
@@ -201,12 +209,12 @@ class Sticky:
         ingress = [{"ip": ip, "ipMode": "VIP"} for ip in self.balancer.values()]
         self._cluster.put({**made, "status": {"loadBalancer": {"ingress": ingress}}})
 
-    def lead_to(self, numbers: Iterable[int], port_number: int = 8080) -> None:
+    def lead_to(self, numbers: Iterable[int], families: Sequence[int] = (4, 6)) -> None:
         """Its endpoints from now on. Not settled."""
-        ports = [port("tcp", port_number), port("udp", port_number, "UDP")]
+        ports = [port("tcp", 8080), port("udp", 8080, "UDP")]
         place, node = (here, "node0") if self._policy == "Local" else (remote, "node1")
         chosen = list(numbers)
-        for family in (4, 6):
+        for family in families:
             nodes = {place(family, i): node for i in chosen}
             self._cluster.put(endpoint_slice(f"{self.name}-{family}", self.name, nodes, *ports))
 
@@ -254,6 +262,11 @@ def test_only_clients_of_endpoints_that_go_move(
     def ask() -> dict[tuple[int, str], Answers]:
         return {(f, p): clients.ask(f, p, sources[f], it.door(way, f)) for f, p in ALL}
 
+    it.lead_to(range(4))
+    cluster.settle()
+    answers = ask()
+    assert all(len(set(now.values())) > 1 for now in answers.values())
+
     def turn_to(numbers: Iterable[int]) -> None:
         """Other endpoints: who has to move moves, and then stays."""
         nonlocal answers
@@ -266,10 +279,6 @@ def test_only_clients_of_endpoints_that_go_move(
         answers = ask()
         assert answers == after
 
-    it.lead_to(range(4))
-    cluster.settle()
-    answers = ask()
-    assert all(len(set(now.values())) > 1 for now in answers.values())
     turn_to(range(4))
     turn_to(range(5))
     turn_to(range(10))
@@ -362,7 +371,6 @@ def ask_many(world: World, family: int, sources: Sequence[str], to: tuple[str, i
         missing = set(sources)
         for _ in range(5):  # a queue on the way may have been too short for so many
             datagrams(world.outside, family, [s for s in sources if s in missing], to)
-            until(lambda: len(led.pairs()) >= len(sources), timeout=0.3)
             pairs = led.pairs()
             missing = set(sources) - {client for client, _ in pairs}
             if not missing:
@@ -418,13 +426,48 @@ def test_fifty_thousand_clients_at_once(world: World, cluster: Cluster, family: 
     answers = ask_many(world, family, sources, door)
     # IPv6 addresses are remembered by hashes of 32 bits, of which a few may be equal.
     assert count - (0 if family == 4 else 10) <= len(tickets(cluster, it, family)) - before <= count
-    assert ask_many(world, family, sources, door) == answers
-    it.lead_to(range(12))
-    cluster.settle()
-    assert ask_many(world, family, sources[::10], door) == {s: answers[s] for s in sources[::10]}
+    sample = sources[::20]
+    answers = {source: answers[source] for source in sample}
+    assert ask_many(world, family, sample, door) == answers
     it.lead_to(range(1, 12))
     cluster.settle()
-    held(answers, ask_many(world, family, sources, door), [remote(family, i) for i in range(1, 12)])
+    held(answers, ask_many(world, family, sample, door), [remote(family, i) for i in range(1, 12)])
+
+
+def test_who_finds_no_room_for_a_ticket_is_served_without(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else anybody could shut everybody out, with packets from made-up addresses."""
+    monkeypatch.setattr("rules.layout.MAX_TICKETS", FEW // 2)
+    layout = Layout(Family.IPV4)  # LAYOUTS remembers sets of the usual size
+    vips = {count: f"10.96.255.{count}" for count in (1, 2, 10)}
+    ports = [
+        ServicePort(
+            service_key(socket.inet_aton(vip), PROTOCOLS["TCP"], 80),
+            "default/s",
+            tuple(endpoint(bytes([11, 0, 0, i]), 7000) for i in range(count)),
+            timeout=LONG,
+        )
+        for count, vip in vips.items()
+    ]
+    failures = Counter[str]()
+    # No agent: the rules of a node, in a pod, which is its own client and all the endpoints.
+    world.pods.namespace.ip(["route add local 11.0.0.0/8 dev lo"])
+    with world.pods.namespace.entered(), socket.create_server(("", 7000), backlog=1024):
+        kernel = Kernel()
+        kernel.commit([*replace(layout, Options(), ()), *scratch(Family.IPV4, ports).operations])
+        try:
+            for source in world.pods.some(4, FEW):
+                for count, vip in vips.items():
+                    with _socket(4, socket.SOCK_STREAM) as sock:
+                        sock.settimeout(5)
+                        sock.bind((source, 0))
+                        try:
+                            sock.connect((vip, 80))
+                        except OSError as error:
+                            failures[f"{count} endpoints: {error}"] += 1
+        finally:
+            kernel.commit(remove(layout))
+            kernel.close()
+    assert not failures
 
 
 # Time.
@@ -534,29 +577,53 @@ def test_clients_stick_after_a_restart(world: World, cluster: Cluster, number: s
 # Changes while packets come.
 
 
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_packet_between_two_sets_is_led_by_its_ticket(world: World, cluster: Cluster, family: int) -> None:
+    """A packet that asks one set before a commit and another after it may find its Service in none. So here: always."""
+    it, clients = Sticky(cluster), world.outside
+    it.lead_to(range(6))
+    cluster.settle()
+    sources = clients.some(family, FEW)
+    address, number = it.door("clusterIP", family)
+    answers = clients.ask(family, "TCP", sources, (address, number))
+    where = f"{'ip' if family == 4 else 'ip6'} {TABLE_NAME} sticky-8-for-{LONG}s"
+    node = cluster.bed.node.namespace
+    node.run(["nft", f"delete element {where} {{ {address} . tcp . {number} }}"])
+    try:
+        assert clients.ask(family, "TCP", sources, (address, number)) == answers
+    finally:
+        node.run(["nft", f'add element {where} {{ {address} . tcp . {number} comment "default/{it.name}:tcp" }}'])
+
+
 def test_nobody_moves_from_an_endpoint_that_stays_while_others_come_and_go(world: World, cluster: Cluster) -> None:
     """However fast that is: no packet may meet the Service between two of its sizes and be led elsewhere."""
-    staying, changes = range(5), 1000
+    staying, changes = range(5), 300
     it = Sticky(cluster)
     it.lead_to(staying)
     cluster.settle()
+    # Other timeouts have sets of their own, which packets pass between those that this Service will be in.
+    for i in range(20):
+        Sticky(cluster, 1000 + i).lead_to([0])
+    cluster.settle()
     answers = ask_many(world, 4, world.outside.some(4, FEW), it.door("clusterIP", 4))
+    # Who is with number 0 would be there by chance, too.
+    sources = [source for source, endpoint in answers.items() if endpoint != remote(4, 0)]
     commits = Commits(cluster.bed.node.namespace)
     with Led(cluster.bed.node.namespace, 4) as led:
-        argv = [sys.executable, "-S", blast.__file__, it.cluster_ip[4], "80", *list(answers) * 100]
+        argv = [sys.executable, "-S", blast.__file__, it.cluster_ip[4], "80", *sources * 100]
         flood = world.outside.namespace.popen(argv)
         try:
             assert until(lambda: bool(led.pairs()))
             for number in range(changes):
                 begun = time.monotonic()
                 more = range(5, 5 + random.choice([1, 4, 7])) if number % 2 == 0 else ()
-                it.lead_to([*staying, *more])
+                it.lead_to([*staying, *more], [4])
                 commits.after(begun)
         finally:
             namespaces.stop(flood)
             commits.close()
         pairs = led.pairs()
-    assert len(pairs) > 4
+    assert pairs
     moved = [(client, endpoint) for client, endpoint in pairs if answers[client] != endpoint]
     assert not moved, f"{len(moved)}, such as {moved[:3]}"
 
@@ -593,8 +660,8 @@ def test_a_ticket_is_not_left_in_the_priority(world: World, cluster: Cluster, so
         packets = counters.read()
     assert packets["all"] == asked
     assert packets["left"] == 0
-    # Of forwarded IPv4 packets the kernel sets it anew, by their type of service.
-    assert packets["tickets"] == (asked if source == "node" else asked / 2)
+    # Of most forwarded IPv4 packets the kernel sets it anew on the way, by their type of service.
+    assert packets["tickets"] >= (asked if source == "node" else asked / 2)
 
 
 @pytest.mark.parametrize("priority", [6, 0x10003])
