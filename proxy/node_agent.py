@@ -13,6 +13,7 @@ from proxy.agent import Agent, Committed, Follower
 from proxy.config import Config
 from proxy.conntrack import Conntrack
 from proxy.events import Inbox
+from proxy.forwarder import Forwarder
 from proxy.health_server import HealthServer
 from proxy.node_addresses import AddressSource
 from proxy.settings import settings
@@ -46,6 +47,9 @@ def run(config: Config, node: str, kernel: Kernel, source: Source, inbox: Inbox,
                 conntrack,
                 lambda done: health.update(done.health_checks, done.nodeport_ips),
             ]
+            forwarder = Forwarder(config.node_port_addresses.cidrs)
+            ends.callback(forwarder.stop)
+            followers.append(lambda done: forwarder.update(done.ports, done.everything))
         if made.follows_addresses:
             addresses = AddressSource(inbox)
             ends.callback(addresses.stop)

@@ -11,7 +11,8 @@ from typing import Final
 
 _TABLES: Final = ("/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6")
 _LISTENS: Final = "0A"
-_ANY: Final = ("0.0.0.0", "::", "::ffff:0.0.0.0")
+_ANY_4: Final = ("0.0.0.0", "::", "::ffff:0.0.0.0")
+_ANY_6: Final = ("::",)
 
 
 def holders(spots: Set[tuple[str, int]]) -> dict[tuple[str, int], str]:
@@ -19,15 +20,14 @@ def holders(spots: Set[tuple[str, int]]) -> dict[tuple[str, int], str]:
 
     In the network namespace of the calling thread. Looks at the open files of every process: slow.
     """
-    wanted = {(_hex(host), port): (host, port) for host, port in spots}
-    by_port = {port: (host, port) for host, port in spots}
-    anywhere = {_hex(host) for host in _ANY}
+    at: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    for host, port in spots:
+        for address in (host, *(_ANY_6 if ":" in host else _ANY_4)):
+            at.setdefault((_hex(address), port), []).append((host, port))
     found: dict[str, list[tuple[str, int]]] = {}
     for address, port, inode in _listeners():
-        if spot := wanted.get((address, port)):
-            found.setdefault(inode, []).append(spot)
-        elif address in anywhere and port in by_port:
-            found.setdefault(inode, []).extend(spot for spot in spots if spot[1] == port)
+        if (address, port) in at:
+            found[inode] = at[address, port]
     named: dict[tuple[str, int], str] = {}
     if found:
         for inode, name in _owners(found.keys()):

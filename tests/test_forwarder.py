@@ -129,7 +129,8 @@ def test_clients_that_are_remembered_are_not_too_many(monkeypatch: pytest.Monkey
     made = picker(A, B, timeout=100)
     for i in range(10):
         made.pick(f"127.0.0.{i}", i)
-    assert list(made._clients) == ["127.0.0.8", "127.0.0.9"]
+        made.pick("127.0.0.1", i)
+    assert list(made._clients) == ["127.0.0.9", "127.0.0.1"]  # who came last
 
 
 # -- Between sockets ---------------------------------------------------------------------------------------------------
@@ -379,14 +380,18 @@ class TestFailures:
         reset(client)
         assert until(lambda: not open_connections(here))
 
-    def test_a_port_that_is_taken(self, here: Here, monkeypatch: pytest.MonkeyPatch, logs: list[Any]) -> None:
+    @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
+    def test_a_port_that_is_taken(
+        self, here: Here, monkeypatch: pytest.MonkeyPatch, logs: list[Any], address: str
+    ) -> None:
         monkeypatch.setattr(forwarder, "RETRY_SECONDS", 0.05)
 
         def events(name: str) -> list[Any]:
             return [e for e in logs if e["event"] == name]
 
-        with here.bed.node.namespace.socket(socket.AF_INET, socket.SOCK_STREAM) as other:
-            other.bind(("0.0.0.0", NODE_PORT))
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with here.bed.node.namespace.socket(family, socket.SOCK_STREAM) as other:
+            other.bind((address, NODE_PORT))
             other.listen()
             key = node_port_key(V4, TCP, NODE_PORT)
             here.update({key: ServicePort(key, "default/web:http", (at(here.bed.pod1),))})
