@@ -7,6 +7,7 @@ Events come in any order: an EndpointSlice before its Service, a Delete of what 
 from __future__ import annotations
 
 import ipaddress
+import zlib
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -34,6 +35,7 @@ from proxy.slices import Condition, SliceInfo, read_slice
 from proxy.udp import NO_FLOWS, UdpChange, UdpFlows, is_udp
 from rules.elements import ServicePort, Sources, address_of, address_range, describe_key, endpoint, family_of
 from rules.layout import MAX_ENDPOINTS
+from rules.objects import Family
 
 
 class Problem(Struct, frozen=True):
@@ -306,6 +308,7 @@ class State:
             service.timeout,
             self._sources(service, key) if port.scope is Scope.LOAD_BALANCER else None,
             service.scheduler,
+            _identity(service, port, family) if service.timeout else 0,
         )
 
     def _packed(self, chosen: Sequence[Candidate], name: Name, port: PortInfo) -> tuple[bytes, ...]:
@@ -354,6 +357,13 @@ class State:
             "give one of them another address or port"
         )
         self.problems.append(Problem(SERVICE, *loser.service.name, reason))
+
+
+def _identity(service: ServiceInfo, port: PortInfo, family: Family) -> int:
+    """The same for all addresses of a service port that lead to the same endpoints, and after a restart."""
+    internal = port.scope is Scope.CLUSTER_IP and service.internal_local
+    text = f"{_full_name(service.name, port)} {port.protocol} {family.nft} {'internal' if internal else ''}"
+    return zlib.crc32(text.encode()) or 1
 
 
 def _full_name(service: Name, port: PortInfo) -> str:

@@ -7,6 +7,7 @@ the endpoints of the service ports that changed, never with what else there is.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -53,6 +54,7 @@ class Plan:
     entries: dict[bytes, Entry | None] = field(default_factory=dict)
     counts: dict[tuple[str, bytes], int] = field(default_factory=dict)
     groups: set[Group] = field(default_factory=set)
+    numbers: dict[tuple[int, bool], Slots] = field(default_factory=dict)
     turns: dict[Turn, int | None] = field(default_factory=dict)
     spare: dict[tuple[str, bool], Spare] = field(default_factory=dict)
     nodeport_ips: frozenset[bytes] | None = None
@@ -86,6 +88,7 @@ class Programmed:
         self.entries: dict[bytes, Entry] = {}
         self._counts: dict[tuple[str, bytes], int] = {}
         self._groups: set[Group] = set()
+        self._numbers: dict[tuple[int, bool], Slots] = {}
         self._turns: dict[Turn, int] = {}
         self._spare: dict[tuple[str, bool], Spare] = {}
         self._nodeport_ips: frozenset[bytes] = frozenset()
@@ -99,7 +102,7 @@ class Programmed:
         for key, new in wanted.items():
             old = self.entries.get(key)
             if (old.port if old else None) != new:
-                plan.entries[key] = entry = self._change(key, old, new, changes)
+                plan.entries[key] = entry = self._change(key, old, new, plan, changes)
                 self._take_turns(key, old, entry, plan, changes)
         if nodeport_ips is not None and nodeport_ips != self._nodeport_ips:
             plan.nodeport_ips = nodeport_ips
@@ -122,18 +125,21 @@ class Programmed:
         _update(self.entries, plan.entries)
         _update(self._counts, plan.counts)
         self._groups |= plan.groups
+        _update(self._numbers, plan.numbers)
         _update(self._turns, plan.turns, keep_zero=True)
         self._spare |= plan.spare
         if plan.nodeport_ips is not None:
             self._nodeport_ips = plan.nodeport_ips
 
-    def _change(self, key: bytes, old: Entry | None, new: ServicePort | None, changes: _Changes) -> Entry | None:
+    def _change(
+        self, key: bytes, old: Entry | None, new: ServicePort | None, plan: Plan, changes: _Changes
+    ) -> Entry | None:
         """One service port: its endpoints, its places in the sets, the addresses it counts for."""
         ports = self.layout.node_ports if is_node_port(key) else self.layout.addresses
         entry: Entry | None = None
         if new:
             stays = old if old and bool(old.port.timeout) == bool(new.timeout) else None
-            entry = _number(new, stays.slots, stays.local) if stays else _number(new, (), ())
+            entry = self._number(new, stays, plan)
         bare = element_key(key)
         was, shall = _lists(ports, old), _lists(ports, entry)
         for where in {**was, **shall}:
@@ -146,6 +152,22 @@ class Programmed:
                 for what in self._counted(port):
                     changes.count(*what, change)
         return entry
+
+    def _number(self, port: ServicePort, old: Entry | None, plan: Plan) -> Entry:
+        """Number the endpoints; those of one identity alike under all its keys."""
+        if not port.timeout:
+            slots, local = (old.slots, old.local) if old else ((), ())
+            return Entry(port, place(slots, port.endpoints), place(local, port.local))
+        return Entry(
+            port,
+            self._number_alike((port.identity, False), port.endpoints, plan),
+            self._number_alike((port.identity, True), port.local, plan) if port.local_policy else (),
+        )
+
+    def _number_alike(self, which: tuple[int, bool], endpoints: tuple[bytes, ...], plan: Plan) -> Slots:
+        before = plan.numbers.get(which, self._numbers.get(which, ()))
+        plan.numbers[which] = place_sticky(before, endpoints)
+        return plan.numbers[which]
 
     def _membership(self, key: bytes, ports: Ports, old: Entry | None, new: Entry | None, changes: _Changes) -> None:
         """The service port's places in sets; each carries its name."""
@@ -160,6 +182,12 @@ class Programmed:
                 changes.groups[home] = None
             if (home not in was or renamed) and new:
                 changes.add(set_, key, comment=new.port.name)
+        was_number = _identity(old)
+        if was_number != _identity(new):
+            if was_number:
+                changes.delete(ports.affinity, key)
+            if new and new.port.timeout:
+                changes.add(ports.affinity, key, index(new.port.identity))
         before = (old.port.sources if old else None) or ()
         after = (new.port.sources if new else None) or ()
         for first, last in before:
@@ -201,6 +229,8 @@ class Programmed:
             yield where.name, address_of(port.key)
         for address in port.hairpins:
             yield self.layout.hairpins.name, address * 2
+        if port.timeout:
+            yield "", index(port.identity)
 
     def _settle_counts(self, plan: Plan, changes: _Changes) -> None:
         """The first service port brings the element, the last takes it away."""
@@ -211,7 +241,10 @@ class Programmed:
                 continue
             before = self._counts.get((name, key), 0)
             plan.counts[name, key] = before + change
-            if not before:
+            if not name:  # an identity: no element, but numbers that nobody needs when its last key goes
+                if not before + change:
+                    plan.numbers |= {(int.from_bytes(key, sys.byteorder), local): () for local in (False, True)}
+            elif not before:
                 changes.add(sets[name], key)
             elif not before + change:
                 changes.delete(sets[name], key)
@@ -229,11 +262,6 @@ def _make(group: Group) -> Iterator[Operation]:
     yield AddChain(chain)
     yield from map(AddRule, rules)
     yield AddRule(entrance)
-
-
-def _number(port: ServicePort, slots: Slots, local: Slots) -> Entry:
-    placing = place_sticky if port.timeout else place
-    return Entry(port, placing(slots, port.endpoints), placing(local, port.local))
 
 
 def _homes(layout: Layout, ports: Ports, entry: Entry) -> Iterator[tuple[object, Set]]:
@@ -258,6 +286,10 @@ def _homes(layout: Layout, ports: Ports, entry: Entry) -> Iterator[tuple[object,
         yield ports.dropped.name, ports.dropped
     if port.sources is not None:
         yield layout.guarded.name, layout.guarded
+
+
+def _identity(entry: Entry | None) -> int:
+    return entry.port.identity if entry and entry.port.timeout else 0
 
 
 def _in_turn(entry: Entry | None, local: bool) -> int:

@@ -47,6 +47,8 @@ class ServicePort(Struct, frozen=True, gc=False):
     external: an external address; all traffic is masqueraded. Always so for a NodePort.
     local_policy: of an external address or NodePort: from outside only `local` counts, and nothing is masqueraded.
     timeout: session affinity in seconds, 0: none.
+    identity: with session affinity: a number that all keys of one service port share that lead to the same endpoints,
+        so that a client stays with its endpoint whichever it uses.
     scheduler: how an endpoint is chosen where there is no affinity.
     sources: who may use it; None: everybody.
     """
@@ -62,6 +64,7 @@ class ServicePort(Struct, frozen=True, gc=False):
     timeout: int = 0
     sources: Sources | None = None
     scheduler: Scheduler = Scheduler.RANDOM
+    identity: int = 0
 
     @property
     def family(self) -> Family:

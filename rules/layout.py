@@ -51,9 +51,9 @@ from rules.statements import (
     Refuse,
     RefuseTcp,
     SetMark,
+    ShowMapped,
     ShowNumber,
     ShowsTicket,
-    ShowTicket,
     Statement,
     drop,
     from_source,
@@ -102,6 +102,24 @@ def _filled(chain: Chain, *rules: Statements) -> tuple[Chain, list[Rule]]:
     return chain, [Rule(chain, statements) for statements in rules]
 
 
+def tickets_of(table: Table, local: bool) -> Set:
+    """What clients hold; of the second list, where it is one, a ticket of its own.
+
+    nft 1.0.6 cannot read more than 16 bytes of key back in an `update`, so IPv6 clients are known by a hash: two with
+    the same one share a ticket, which does no harm.
+    """
+    client = Field.IP_SADDR if table.family is Family.IPV4 else Field.IP6_SADDR_HASH
+    return Set(
+        table,
+        "local-tickets" if local else "tickets",
+        (client, Field.PRIORITY),
+        (Field.PRIORITY,),
+        comment="client . number of the service port : ticket",
+        typeof=True,
+        dynamic=MAX_TICKETS,
+    )
+
+
 @dataclass(frozen=True)
 class Group:
     """Service ports of one band whose endpoints are not drawn anew for each connection; made when the first one comes,
@@ -133,7 +151,8 @@ class Group:
         yield _filled(self.ports.pick_special(self.local), (InSet(self.services), goto(self.name)))
 
     def _tickets(self, numbers: list[int]) -> Iterator[Statements]:
-        tickets = self.ports.tickets(self.local)
+        tickets = tickets_of(self.ports.table, self.local)
+        yield (ShowMapped(self.ports.affinity),)
         offset = TICKET | (LOCAL if self.local else 0)
         for modulus in [*numbers, 1] if self.band else numbers:
             yield (HoldTicket(tickets, modulus, offset, self.timeout),)
@@ -235,35 +254,15 @@ class Ports:
 
     # Session affinity.
 
-    @property
-    def _client_key(self) -> tuple[Field, ...]:
-        """The client and the service port. nft 1.0.6 cannot read more than 16 bytes of key back in an `update`, so of
-        IPv6 addresses their hashes; two clients with one hash share a ticket, which does no harm."""
-        if self.table.family is Family.IPV4:
-            return (Field.IP_SADDR, *self.key)
-        address = [Field.IP6_DADDR_HASH] if Field.IP6_DADDR in self.key else []
-        return (Field.L4PROTO, Field.DPORT, Field.IP6_SADDR_HASH, *address)
-
-    def tickets(self, local: bool) -> Set:
-        return self._local_tickets if local else self._tickets
-
     @cached_property
-    def _tickets(self) -> Set:
-        return self._ticket_map("tickets")
-
-    @cached_property
-    def _local_tickets(self) -> Set:
-        return self._ticket_map("local-tickets")
-
-    def _ticket_map(self, name: str) -> Set:
+    def affinity(self) -> Set:
         return Set(
             self.table,
-            f"{self.prefix}{name}",
-            self._client_key,
+            f"{self.prefix}affinity",
+            self.key,
             (Field.PRIORITY,),
-            comment="client . service port : ticket",
+            comment="service port with session affinity : the same number for all its addresses",
             typeof=True,
-            dynamic=MAX_TICKETS,
         )
 
     @cached_property
@@ -286,8 +285,7 @@ class Ports:
             *self.local_services,
             self.dropped,
             self.endpoints,
-            self._tickets,
-            self._local_tickets,
+            self.affinity,
             self.sticky_endpoints,
             self._turns,
             self._local_turns,
@@ -307,11 +305,12 @@ class Ports:
     def rules(self) -> Iterator[tuple[Chain, list[Rule]]]:
         """`pick` and `pick-local` and what they lead to: never back."""
         for local in (False, True):
-            tickets = self.tickets(local)
+            tickets = tickets_of(self.table, local)
             yield _filled(
                 self.use_ticket(local),
-                (ShowTicket(tickets),),
+                (ShowMapped(tickets),),
                 (DnatByTicket(self.sticky_endpoints),),
+                (ShowMapped(self.affinity),),
                 (DropTicket(tickets),),
             )
             yield _filled(self.pick_special(local), (GoToMapped(self.turns(local)),))
@@ -399,6 +398,8 @@ class Layout:
             self.hairpins,
             self.guarded,
             self.allowed_sources,
+            tickets_of(self.table, local=False),
+            tickets_of(self.table, local=True),
             *self.addresses.sets,
             *self.node_ports.sets,
         )

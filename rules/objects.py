@@ -51,7 +51,6 @@ class Field(Enum):
     DPORT = ("th dport", "inet_service", 13, 4, (7, 11, 2))
     PRIORITY = ("meta priority", "classid", 23, 4, (9, 2))
     IP6_SADDR_HASH = ("jhash ip6 saddr mod 4294967295 seed 0x1", "integer", 4, 4, (23, 1, 65536, 0))
-    IP6_DADDR_HASH = ("jhash ip6 daddr mod 4294967295 seed 0x2", "integer", 4, 4, (23, 1, 65536, 0))
     INDEX = ("numgen random mod 65536", "integer", 4, 4, (23, 1, 65536, 0))
 
     def __init__(self, text: str, datatype: str, number: int, size: int, declaration: tuple[int, ...]) -> None:
@@ -78,7 +77,7 @@ class Field(Enum):
             case Field.PRIORITY:
                 number = struct.unpack("=I", data)[0]
                 return f"{number >> 16:x}:{number & 0xFFFF:x}" if number else "none"
-            case Field.INDEX | Field.IP6_SADDR_HASH | Field.IP6_DADDR_HASH:
+            case Field.INDEX | Field.IP6_SADDR_HASH:
                 return str(struct.unpack("=I", data)[0])
             case _:
                 return str(ipaddress.ip_address(data))

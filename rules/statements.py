@@ -46,7 +46,7 @@ def _load(part: Field, register: int) -> e.Expression:
             raise ValueError(f"{part.text!r} is computed, not loaded")
 
 
-_HASHED = {Field.IP6_SADDR_HASH: (Field.IP6_SADDR, 1), Field.IP6_DADDR_HASH: (Field.IP6_DADDR, 2)}
+_HASHED = {Field.IP6_SADDR_HASH: (Field.IP6_SADDR, 1)}
 """What is hashed, and with which seed."""
 
 
@@ -301,9 +301,9 @@ class DnatBySource:
         )
 
 
-# Session affinity. A ticket is what a client holds of a service port: the number of an endpoint. Between the two
-# look-ups (client -> ticket, ticket -> endpoint) it travels in the packet's priority, the one field that nft 1.0.6 lets
-# a rule use for that, and that is cleared before the packet leaves.
+# Session affinity. A ticket is what a client holds of a service port: the number of an endpoint. Three look-ups (address
+# -> service port, client and service port -> ticket, address and ticket -> endpoint) hand on what they find in the
+# packet's priority, the one field that nft 1.0.6 lets a rule use for that; it is cleared before the packet leaves.
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,8 +328,8 @@ class HoldTicket:
 
 
 @dataclass(frozen=True, slots=True)
-class ShowTicket:
-    """The client's ticket is the packet's priority now."""
+class ShowMapped:
+    """What the map holds for the key is the packet's priority now. Not there: the next rule's turn."""
 
     map: Set
 

@@ -63,14 +63,14 @@ def ports_of(family: Family) -> tuple[list[ServicePort], frozenset[bytes]]:
         name = f"default/s{i}:web"
         scheduler = (Scheduler.SH, Scheduler.RR, Scheduler.RANDOM)[i % 3]
         ports += [
-            ServicePort(service_key(address, protocol, 80 + i), name, endpoints, hairpins, drop=i == 1, timeout=timeout, scheduler=scheduler),
+            ServicePort(service_key(address, protocol, 80 + i), name, endpoints, hairpins, drop=i == 1, timeout=timeout, scheduler=scheduler, identity=i + 1),
             ServicePort(
                 service_key(external, protocol, 80 + i), name, endpoints, hairpins, i == 1, True, i % 2 == 1,
-                here if i % 2 else (), timeout, sources if i % 4 < 2 else None, scheduler,
+                here if i % 2 else (), timeout, sources if i % 4 < 2 else None, scheduler, i + 1,
             ),
             ServicePort(
                 node_port_key(family, protocol, 30000 + i), name, endpoints, hairpins, i == 1, True, i % 2 == 0,
-                () if i % 2 else here, timeout, None, scheduler,
+                () if i % 2 else here, timeout, None, scheduler, i + 1,
             ),
         ]  # fmt: skip
     return ports, frozenset([ipaddress.ip_address("192.168.77.2" if v4 else "fd77::2").packed])
