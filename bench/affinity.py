@@ -37,7 +37,11 @@ def load(namespace: Namespace) -> dict[tuple[str, int], tuple[str, int]]:
     for number, (kind, count) in enumerate((kind, count) for kind in (PLAIN, FIRST, STICKY) for count in COUNTS):
         key = service_key(vip(number), 6, 80)
         pods = tuple(pod(i) for i in range(count))
-        ports.append(ServicePort(key, f"default/service-{number}", pods, timeout=0 if kind == PLAIN else TIMEOUT))
+        ports.append(
+            ServicePort(
+                key, f"default/service-{number}", pods, timeout=0 if kind == PLAIN else TIMEOUT, identity=1 + number
+            )
+        )
         targets[kind, count] = socket.inet_ntoa(vip(number)), 80
     layout = LAYOUTS[Family.IPV4]
     namespace.kernel.commit([*create(layout, Options(), ()), *scratch(Family.IPV4, ports).operations])

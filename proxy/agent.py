@@ -148,7 +148,8 @@ class Agent:
         self._refusals += 1
         wait = RETRY_SECONDS[min(self._refusals, len(RETRY_SECONDS)) - 1]
         self._retry_at = self._clock() + wait
-        LOG.error("transaction_refused", error=str(error), then="replace the whole table", seconds=wait)
+        remedy = "none needed, unless it goes on: then see whether another program changes our tables"
+        LOG.error("transaction_refused", error=str(error), then="replace the whole table", seconds=wait, remedy=remedy)
         if not wait:
             self._sync(started)
 

@@ -76,13 +76,13 @@ def read_slice(slice_: EndpointSlice) -> tuple[SliceInfo | None, list[str]]:
         else:
             ports.append((intern(port.name or ""), intern(protocol), port.port))
     endpoints = []
-    for i, endpoint in enumerate(slice_.endpoints or ()):
+    for endpoint in slice_.endpoints or ():
         try:
             endpoints.append(_read_endpoint(endpoint, size))
-        except ValueError as error:
-            faults.append(f"endpoints[{i}].addresses[0]: {error}")
+        except ValueError as error:  # not by its place in the list, which changes when others come and go
+            faults.append(f"endpoints.addresses: {error}")
     name = (slice_.metadata.namespace, service)
-    return SliceInfo(name, size, tuple(ports), tuple(endpoints)), faults
+    return SliceInfo(name, size, tuple(ports), tuple(endpoints)), list(dict.fromkeys(faults))
 
 
 def _read_endpoint(endpoint: Endpoint, size: int) -> EndpointInfo:

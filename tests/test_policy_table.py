@@ -256,7 +256,6 @@ def test_clients_stay_with_their_endpoint(bed: BedWithThirdNode, tmp_path: Path)
 
 @needs_root
 @pytest.mark.root
-@pytest.mark.xfail(raises=AssertionError, reason="affinity is remembered by address, and should be by service port")
 def test_clients_stay_with_their_endpoint_at_all_addresses(bed: BedWithThirdNode, tmp_path: Path) -> None:
     states = {name: STATES[name] for name in ("remote ready", "local and remote ready")}
     rows = list(Rows(BLOCKS["sticky at all addresses"]).policies(states, sessionAffinity="ClientIP"))
