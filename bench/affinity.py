@@ -1,9 +1,9 @@
 """What session affinity costs a new connection: python -m bench.affinity [CLIENTS]
 
-connect() from one of CLIENTS addresses (default 1,000), each of which holds a ticket already after its first connection,
-to a sticky Service, to one without affinity, and to no Service at all; with 2, 50 and 1,000 endpoints. All is on one
-machine, so what is measured is the rules, twice a TCP handshake over loopback, and the system calls. The kinds take turns,
-with few connections a turn, because connect() times have modes of their own. Needs root.
+connect() from one of CLIENTS addresses (default 1,000) to a Service with session affinity, as a client that it knows
+already and as one that it does not, to a Service without, and to no Service at all; with 2, 50 and 1,000 endpoints. All is
+on one machine: what is measured is a TCP handshake over loopback and the rules. The kinds take turns, with few
+connections a turn, because connect() times have modes of their own. Needs root.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ from rules.statements import (
     Refuse,
     RefuseTcp,
     SetMark,
+    ShowDraw,
     ShowMapped,
     ShowNumber,
     ShowsTicket,
@@ -154,9 +155,12 @@ class Group:
         tickets = tickets_of(self.ports.table, self.local)
         yield (ShowMapped(self.ports.affinity),)
         offset = TICKET | (LOCAL if self.local else 0)
-        for modulus in [*numbers, 1] if self.band else numbers:
+        for modulus in [numbers[0], *numbers, *([1] if self.band else [])]:
             yield (HoldTicket(tickets, modulus, offset, self.timeout),)
             yield (jump(self.ports.use_ticket(self.local).name),)
+        # No room for another ticket.
+        for modulus in [*numbers, 1] if self.band else numbers:
+            yield ShowDraw(modulus, offset), DnatByTicket(self.ports.sticky_endpoints)
 
     def _hashes(self, numbers: list[int]) -> Iterator[Statements]:
         offset = LOCAL if self.local else 0
@@ -327,6 +331,7 @@ class Ports:
                 (InSet(self.dropped), drop()),
                 # A service port may have moved to a set that was asked before it was there. Its number 0 tells.
                 (DnatByIndex(self.endpoints, 1, first),),
+                (ShowMapped(self.affinity), jump(self.use_ticket(local).name)),
                 (ShowNumber(TICKET | first), DnatByTicket(self.sticky_endpoints)),
                 (goto("refuse"),),
             )

@@ -359,6 +359,20 @@ class ShowNumber:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowDraw:
+    """A number drawn like an index is the packet's priority now: a ticket that nobody remembers."""
+
+    modulus: int
+    offset: int
+
+    def text(self, family: Family) -> str:
+        return f"meta priority set {_number_text(self.modulus, self.offset)}"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        return (_number(self.modulus, self.offset, e.REGISTER), e.Meta(e.Meta.PRIORITY, source=e.REGISTER))
+
+
+@dataclass(frozen=True, slots=True)
 class DropTicket:
     """The client has no ticket any more."""
 

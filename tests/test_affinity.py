@@ -8,7 +8,6 @@ import os
 import random
 import re
 import selectors
-import signal
 import socket
 import struct
 import sys
@@ -563,27 +562,6 @@ def test_affinity_switched_on_and_off(world: World, cluster: Cluster) -> None:
                 sticks = rounds[0] == rounds[1] == rounds[2]
                 assert sticks is bool(timeout), (timeout, family, protocol, way)
                 assert all(len(set(each.values())) > 2 for each in rounds)
-
-
-@pytest.mark.xfail(raises=AssertionError, reason="a new agent replaces the table, and with it who holds which ticket")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_clients_stick_after_a_restart(world: World, cluster: Cluster, number: signal.Signals) -> None:
-    it = Sticky(cluster)
-    it.lead_to(range(10))
-    cluster.settle()
-    it.lead_to(range(2, 12))
-    cluster.settle()
-    sources = {family: world.outside.some(family, FEW) for family in (4, 6)}
-
-    def ask() -> dict[tuple[int, str], Answers]:
-        return {(f, p): world.outside.ask(f, p, sources[f], it.door("clusterIP", f)) for f, p in ALL}
-
-    before = ask()
-    cluster.restart(number)
-    cluster.settle()
-    after = ask()
-    assert ask() == after
-    assert after == before
 
 
 # Changes while packets come.
