@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import random
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from proxy.model import ENDPOINT_SLICE, KINDS, NODE, SERVICE, SERVICE_CIDR, Kube
 from proxy.state import State
 from rules.errors import Failure, TransactionError
 from rules.fake import FakeKernel
-from rules.layout import LAYOUTS
+from rules.layout import LAYOUTS, Layout
 from rules.objects import Family
 from rules.transaction import AddElement, AddTable, DeleteElement, DeleteTable, FlushChain, Operation
 from tests.histories import NODE_NAME, Cluster, listing, remember
@@ -91,7 +92,28 @@ class World:
         """The kernel holds what the cluster is."""
         expected = from_scratch(self.cluster, 0)
         for family, layout in LAYOUTS.items():
-            assert content(self.kernel.dump(layout.table)) == expected[family]
+            found = content(self.kernel.dump(layout.table))
+            assert found == expected[family]
+            assert found == by_definition(layout, self.agent.state)
+
+
+def by_definition(layout: Layout, state: State) -> dict[str, dict[Any, Any]]:
+    """The elements for clusterIPs as rules/layout.py defines them, made the plain way."""
+    sets: dict[str, dict[Any, Any]] = {set_.name: {} for set_ in layout.sets}
+    for key, port in state.everything().items():
+        if not port or port.family is not layout.family:
+            continue
+        address = key[: layout.family.address_size]
+        sets["cluster-ips"][address] = (b"", "")
+        for hairpin in port.hairpins:
+            sets["hairpins"][hairpin + hairpin] = (b"", "")
+        if port.endpoints:
+            size = next(2**i for i in range(17) if len(port.endpoints) <= 2**i)
+            sets[f"services-{size}"][key] = (b"", port.name)
+            sets["endpoints"][key, False] = frozenset(port.endpoints)
+        elif port.drop:
+            sets["dropped"][key] = (b"", port.name)
+    return sets
 
 
 def meddle(kernel: Nftables, *operations: Operation) -> None:
@@ -457,3 +479,51 @@ def test_too_many_endpoints_are_logged_once(monkeypatch: pytest.MonkeyPatch) -> 
         world.start(*WEB, *put(endpoint_slice("web", "10.244.0.3", name="web-2")))
         world.handle(*put(endpoint_slice("web", "10.244.0.4", name="web-2")))
     assert left_out(logs) == ["web"]
+
+
+# Many changes.
+
+
+def test_random_changes_leave_what_the_layout_defines() -> None:
+    world = World().start()
+    rand = random.Random(11)
+
+    def pod() -> dict[str, Any]:
+        return {"addresses": [f"10.244.0.{rand.randrange(1, 9)}"], "nodeName": rand.choice([NODE_NAME, "node1"])}
+
+    for _ in range(400):
+        number = rand.randrange(5)
+        name = f"s{number}"
+        ports = rand.choice([None, [{"name": "http", "port": 80}, {"name": "more", "port": 81}]])
+        policy = rand.choice(["Cluster", "Local"])
+        one = service(name, f"10.96.0.{number // 2 + 1}", ports=ports, internalTrafficPolicy=policy)
+        other = endpoint_slice(name, *(pod() for _ in range(rand.randrange(6))), name=f"{name}-{rand.randrange(2)}")
+        gone = Delete(*rand.choice([(SERVICE, "default", name), (ENDPOINT_SLICE, "default", f"{name}-0")]))
+        world.handle(rand.choice([*put(one, one, other, other, other), gone]))
+        world.check()
+
+
+def test_endpoints_that_come_and_go_leave_what_a_fresh_start_gives() -> None:
+    world = World().start(*WEB)
+    rand = random.Random(7)
+    for _ in range(200):
+        pods = rand.sample(range(1, 13), rand.randrange(13))
+        world.handle(*put(endpoint_slice("web", *(f"10.244.0.{pod}" for pod in pods))))
+        world.check()
+
+
+def test_what_stays_keeps_its_number() -> None:
+    pods = [{"addresses": [f"10.244.0.{pod}"], "nodeName": "node1"} for pod in range(1, 11)]
+    *pods, other, third = pods
+    world = World().start(WEB[0], *put(endpoint_slice("web", *pods)))
+
+    def changed(*now: dict[str, Any]) -> int:
+        before = world.kernel.operations
+        world.handle(*put(endpoint_slice("web", *now)))
+        world.check()
+        return world.kernel.operations - before
+
+    assert changed(*reversed(pods)) == 0
+    assert changed(*pods[1:], other) == 2  # in the place of the one that went
+    assert changed(*pods[2:], other) == 3  # the last one fills the gap
+    assert changed(third, *pods[2:], other) == 1
