@@ -13,7 +13,7 @@ from typing import TypeVar
 from rules import expressions as e
 from rules.dump import ChainState, SetState, TableState
 from rules.errors import Failure, TransactionError
-from rules.objects import Chain, Family, Set, Table
+from rules.objects import Chain, Family, Set, Table, comment_text
 from rules.transaction import (
     AddChain,
     AddElement,
@@ -124,7 +124,7 @@ class FakeKernel:
         old = elements.get(operation.key)
         data = operation.data or operation.end
         if old is None:
-            self._put(elements, operation.key, (data, operation.comment))
+            self._put(elements, operation.key, (data, comment_text(operation.comment)))
         elif old[0] != data:
             raise _Refused(errno.EEXIST)
 

@@ -95,12 +95,15 @@ class Kernel:
                 return None
             raise KernelUnreachable(error.errno or errno.EIO, "cannot read nftables") from error
         state = TableState()
-        state.chains.update(read_chains(self._list(GETCHAIN, table.family, table.name), table.name))
-        for chain, rule in read_rules(self._list(GETRULE, table.family, table.name), table.name):
-            state.chains[chain].rules.append(rule)
-        state.sets.update(read_sets(self._list(GETSET, table.family, table.name), table.name))
-        for name, found in state.sets.items():
-            found.elements = self._elements(table, name)
+        try:
+            state.chains.update(read_chains(self._list(GETCHAIN, table.family, table.name), table.name))
+            for chain, rule in read_rules(self._list(GETRULE, table.family, table.name), table.name):
+                state.chains[chain].rules.append(rule)
+            state.sets.update(read_sets(self._list(GETSET, table.family, table.name), table.name))
+            for name, found in state.sets.items():
+                found.elements = self._elements(table, name)
+        except (KeyError, FileNotFoundError):  # what one reply spoke of, the next does not know any more
+            raise _Changed from None
         return state
 
     def _elements(self, table: Table, name: str) -> dict[bytes, tuple[bytes, str]]:

@@ -20,6 +20,18 @@ PROTOCOLS: Final = {"TCP": 6, "UDP": 17, "SCTP": 132}
 _PROTOCOL_TEXT = {6: "tcp", 17: "udp", 132: "sctp"}
 
 
+MAX_COMMENT: Final = 128
+
+
+def comment_text(text: str) -> str:
+    """A comment as nft can list it and read it back: printable, without double quotes (it knows no escapes), at most
+    128 bytes."""
+    if text.isascii() and text.isprintable() and '"' not in text and len(text) <= MAX_COMMENT:
+        return text
+    clean = "".join(c if c.isprintable() else " " for c in text).replace('"', "'")
+    return clean.encode(errors="replace")[:MAX_COMMENT].decode(errors="ignore")
+
+
 class Family(IntEnum):
     """NFPROTO_IPV4 and NFPROTO_IPV6: a table of each."""
 

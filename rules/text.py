@@ -10,7 +10,7 @@ import ipaddress
 import struct
 from collections.abc import Iterable, Iterator
 
-from rules.objects import Chain, Field, Rule, Set, Table
+from rules.objects import Chain, Field, Rule, Set, Table, comment_text
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, AddTable, Operation
 
 INDENT = "\t"
@@ -53,12 +53,7 @@ def render(operations: Iterable[Operation]) -> str:
 
 def _comment(comment: str, indent: str) -> Iterator[str]:
     if comment:
-        yield f'{indent}comment "{quotable(comment)}"'
-
-
-def quotable(comment: str) -> str:
-    """nft has no escapes in quoted strings."""
-    return comment.replace('"', "'").replace("\n", " ")
+        yield f'{indent}comment "{comment_text(comment)}"'
 
 
 def _set(set_: Set, elements: list[AddElement]) -> Iterator[str]:
@@ -93,7 +88,7 @@ def _type(set_: Set) -> str:
 
 
 def _element(set_: Set, element: AddElement) -> str:
-    comment = f' comment "{quotable(element.comment)}"' if element.comment else ""
+    comment = f' comment "{comment_text(element.comment)}"' if element.comment else ""
     data = f" : {concatenation(set_.data, element.data)}" if set_.data else ""
     if set_.verdict:
         data = f" : goto {element.data.decode()}"
@@ -125,6 +120,6 @@ def _chain(chain: Chain, rules: list[Rule]) -> Iterator[str]:
         yield f"{INDENT * 2}type nat hook {hook.name} priority {hook.priority_text}; policy accept;"
     for rule in rules:
         statements = " ".join(statement.text(chain.table.family) for statement in rule.statements)
-        yield f"{INDENT * 2}{statements}" + (f' comment "{quotable(rule.comment)}"' if rule.comment else "")
+        yield f"{INDENT * 2}{statements}" + (f' comment "{comment_text(rule.comment)}"' if rule.comment else "")
     yield f"{INDENT}}}"
     yield ""

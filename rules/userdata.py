@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rules.netlink import U32
-from rules.objects import Field, Set
+from rules.objects import Field, Set, comment_text
 
 COMMENT: Final = 0
 SET_COMMENT: Final = 7
@@ -24,8 +24,8 @@ def _user_number(kind: int, value: int) -> bytes:
 
 
 def comment(kind: int, value: str) -> bytes:
-    """A comment, cut to what fits."""
-    return _user(kind, value.encode()[:253] + b"\0")
+    """A comment, as nft can read it back."""
+    return _user(kind, comment_text(value).encode() + b"\0")
 
 
 def _user_nest(kind: int, *values: bytes) -> bytes:

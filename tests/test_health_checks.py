@@ -256,7 +256,7 @@ def status(host: str, port: int) -> str:
     """ "200 1": status and weight; "refused"; "" without an answer."""
     try:
         said = ask(host, port).decode()
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # reset: refused after the handshake
         return "refused"
     weight = said.partition("Weight: ")[2].partition("\r\n")[0]
     return f"{said[9:12]} {weight}" if said else ""

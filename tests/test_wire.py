@@ -144,3 +144,17 @@ def test_an_error_with_an_offset_is_read() -> None:
     [reply] = messages(struct.pack("=IHHII", 16 + len(body), 2, 0x300, 5, 0) + body)
     assert error_of(reply) == (17, 1234)
     assert HEADER_SIZE == 20
+
+
+def test_elements_fill_their_messages() -> None:
+    batch = encode(scratch(Family.IPV4, ports(5000)).operations)
+    assert len(batch.messages) <= len(batch.data) / MAX_ELEMENTS_BYTES + len(V4.sets)
+
+
+def test_without_an_offset_nobody_is_blamed_alone() -> None:
+    operations = scratch(Family.IPV4, ports(5)).operations
+    batch = encode(operations)
+    sequence = 2 + next(i for i, (_, _, count) in enumerate(batch.messages) if count > 1)
+    blamed, what = batch.at(sequence, 0)
+    assert blamed is None
+    assert "elements of" in what
