@@ -86,6 +86,7 @@ class Agent:
         self._options: Options | None = None
         self._refusals = 0
         self._retry_at = 0.0
+        self._is_waiting = False
         self._addresses: dict[Family, frozenset[bytes]] = {}
         self._addresses_from: tuple[NodeInfo | None, frozenset[bytes]] | None = None
 
@@ -128,6 +129,14 @@ class Agent:
         # What the Node says of local pods may come late, and change; before it does, nothing is right.
         options = self.settings.options_on(self.state.node) or self._options
         if options is None:
+            if not self._is_waiting:
+                self._is_waiting = True
+                LOG.warning(
+                    "waiting_for_pod_cidrs",
+                    node=self.state.place.node,
+                    cause="detectLocalMode is NodeCIDR, and this Node is not there or has no podCIDRs",
+                    remedy="see that the controller manager allocates them, or set another detectLocalMode",
+                )
             return
         first = not self._programmed
         try:
