@@ -33,7 +33,17 @@ table inet kube-proxy { set s { type ipv4_addr; elements = { 192.0.2.2 }; }; }
 table ip6 kube-proxy-nft-not { chain c { accept; }; }
 """
 NSENTER, SETPRIV = (shutil.which(name) or name for name in ("nsenter", "setpriv"))
-AS_NOBODY = [SETPRIV, "--reuid=65534", "--regid=65534", "--clear-groups"]
+AS_NOBODY = [
+    "-c",
+    """
+import os, sys
+from proxy import cli, manifests
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+sys.exit(cli.main(sys.argv[1:]))
+    """,
+]
+"""An ordinary user need not be able to read the checkout: it may be in root's home. So imports come first."""
+
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPO)}
 for variable in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
     ENVIRONMENT.pop(variable, None)
@@ -68,8 +78,10 @@ def command(namespace: Namespace | None = None) -> list[str]:
 
 def run(*arguments: str | Path, namespace: Namespace | None = None, before: Sequence[str] = (), **more: Any) -> Result:
     argv = [*command(namespace), *map(str, arguments)]
-    if before:  # nsenter needs the privileges that `before` gives up
-        at = argv.index(sys.executable)
+    at = argv.index(sys.executable)
+    if before is AS_NOBODY:
+        argv[at + 1 : at + 3] = before  # in the place of -m proxy
+    elif before:  # nsenter needs the privileges that `before` gives up
         argv[at:at] = before
     options: dict[str, Any] = {"env": ENVIRONMENT, "cwd": "/", "text": True, "timeout": 60} | more
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options

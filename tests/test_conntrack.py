@@ -174,9 +174,10 @@ class Scene:
         self.bed.node.namespace.run(["nft", "flush", "ruleset"])
 
     def flows(self, sender: Sender) -> list[Flow]:
-        """What the node knows of this sender."""
+        """What the node knows of this sender. (A table that changes meanwhile may list an entry twice.)"""
         source = sender.port.to_bytes(2)
-        return [flow for flow in table_of(self.bed.node.namespace) if b"\6\0\2\0" + source in flow.tuple]
+        mine = [flow for flow in table_of(self.bed.node.namespace) if b"\6\0\2\0" + source in flow.tuple]
+        return list({flow.tuple: flow for flow in mine}.values())
 
     def arrives(self, sender: Sender, *pods: Host) -> str:
         """Wait until one of the pods gets what is sent from now on, and say which."""
