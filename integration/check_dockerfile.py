@@ -23,7 +23,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MIRROR = "http://deb.debian.org/debian"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CERTIFICATES = "/run/certificates.crt"
 
@@ -179,7 +178,7 @@ def megabytes(tree: Path) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Build the Dockerfile's stages in chroots and run the result.")
     parser.add_argument("--base", type=Path, help="a minimal Debian 12 tree to start from (default: make one)")
-    parser.add_argument("--mirror", default=MIRROR, help="where debootstrap gets packages (default: %(default)s)")
+    parser.add_argument("--mirror", default="", help="where debootstrap gets packages (default: its own choice)")
     options = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("check_dockerfile: needs root, for chroot")
@@ -188,7 +187,8 @@ def main() -> None:
         base = options.base
         if base is None:
             base = work / "base"
-            subprocess.run(["debootstrap", "--variant=minbase", "bookworm", str(base), options.mirror], check=True)
+            mirror = [options.mirror] if options.mirror else []
+            subprocess.run(["debootstrap", "--variant=minbase", "bookworm", str(base), *mirror], check=True)
             subprocess.run(["chroot", str(base), "apt-get", "clean"], check=True)
         context = work / "context"
         context.mkdir()
