@@ -142,7 +142,7 @@ class _Listeners:
         self._retries.pop(spot, None)
         address, port = str(ipaddress.ip_address(spot[0])), spot[1]
         try:
-            sock = _listening(_family(spot), address, port)
+            sock = _listening(Family.of(spot[0]), address, port)
         except OSError as error:
             if not tries:
                 cause, remedy = _CAUSES.get(error.errno or 0, (error.strerror or str(error), "see the cause"))
@@ -202,7 +202,7 @@ class _Connection:
         try:
             data = self._socket.recv(MAX_REQUEST + 1)
             self._request += data
-            found = self._listeners.checks.endpoints(self._spot[1], _family(self._spot))
+            found = self._listeners.checks.endpoints(self._spot[1], Family.of(self._spot[0]))
             if data and found:  # else the client, or the Service, went
                 said = answer(self._request, *found, self._listeners.healthy())
             if said:
@@ -218,10 +218,6 @@ class _Connection:
         self._listeners.connections.pop(self, None)
         self._listeners.loop.remove_reader(self._socket)
         self._socket.close()
-
-
-def _family(spot: Spot) -> Family:
-    return Family.IPV4 if len(spot[0]) == 4 else Family.IPV6
 
 
 def _hosts(family: Family, addresses: frozenset[bytes]) -> frozenset[bytes]:

@@ -31,7 +31,7 @@ def read_node(node: Node) -> tuple[NodeInfo, list[str]]:
         except ValueError as error:
             faults.append(f"status.addresses: {error}")
             continue
-        addresses.setdefault(Family.IPV4 if len(packed) == 4 else Family.IPV6, packed)
+        addresses.setdefault(Family.of(packed), packed)
     cidrs: dict[int, Network] = {}
     texts = (node.spec.pod_cidrs or [node.spec.pod_cidr]) if node.spec else []
     for text in filter(None, texts):

@@ -116,9 +116,9 @@ def _cluster_ips(texts: list[str]) -> dict[Family, bytes]:
             packed = parse_service_address(text)
         except ValueError as error:
             raise Rejected(f"spec.clusterIPs: {error}") from None
-        if _family(packed) in found:
+        if Family.of(packed) in found:
             raise Rejected(f"spec.clusterIPs: {texts[0]!r} and {text!r} are of one IP family")
-        found[_family(packed)] = packed
+        found[Family.of(packed)] = packed
     return found
 
 
@@ -138,7 +138,7 @@ def _external(service: Service, cluster_ips: dict[Family, bytes], faults: list[s
         except ValueError as error:
             faults.append(f"{field}: {error}")
             continue
-        if packed not in seen and _family(packed) in cluster_ips:
+        if packed not in seen and Family.of(packed) in cluster_ips:
             seen.add(packed)
             yield packed, scope
 
@@ -196,7 +196,3 @@ def _sources(service: Service, faults: list[str]) -> tuple[Network, ...] | None:
         except ValueError as error:
             faults.append(f"spec.loadBalancerSourceRanges: {error}")
     return tuple(networks)
-
-
-def _family(packed: bytes) -> Family:
-    return Family.IPV4 if len(packed) == 4 else Family.IPV6

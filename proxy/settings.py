@@ -40,12 +40,12 @@ class Settings(Struct, frozen=True):
         found: dict[Family, set[bytes]] = {family: set() for family in Family}
         if self.node_ports.primary and node:
             for packed in node.addresses:
-                found[_family(packed)].add(packed)
+                found[Family.of(packed)].add(packed)
         if self.node_ports.cidrs:
             for packed in local:
                 address = ipaddress.ip_address(packed)
                 if not address.is_loopback and any(address in cidr for cidr in self.node_ports.cidrs):
-                    found[_family(packed)].add(packed)
+                    found[Family.of(packed)].add(packed)
         return {family: frozenset(addresses) for family, addresses in found.items()}
 
 
@@ -63,7 +63,3 @@ def settings(config: Config) -> Settings:
         node_cidr=mode == "NodeCIDR",
         node_ports=config.node_port_addresses,
     )
-
-
-def _family(packed: bytes) -> Family:
-    return Family.IPV4 if len(packed) == 4 else Family.IPV6

@@ -52,9 +52,9 @@ class Plan:
 
     operations: list[Operation] = field(default_factory=list)
     entries: dict[bytes, Entry | None] = field(default_factory=dict)
-    counts: dict[tuple[str, bytes], int] = field(default_factory=dict)
+    counts: dict[tuple[str, bytes], int | None] = field(default_factory=dict)
     groups: set[Group] = field(default_factory=set)
-    numbers: dict[tuple[int, bool], Slots] = field(default_factory=dict)
+    numbers: dict[tuple[int, bool], Slots | None] = field(default_factory=dict)
     turns: dict[Turn, int | None] = field(default_factory=dict)
     spare: dict[tuple[str, bool], Spare] = field(default_factory=dict)
     nodeport_ips: frozenset[bytes] | None = None
@@ -126,7 +126,7 @@ class Programmed:
         _update(self._counts, plan.counts)
         self._groups |= plan.groups
         _update(self._numbers, plan.numbers)
-        _update(self._turns, plan.turns, keep_zero=True)
+        _update(self._turns, plan.turns)
         self._spare |= plan.spare
         if plan.nodeport_ips is not None:
             self._nodeport_ips = plan.nodeport_ips
@@ -165,9 +165,10 @@ class Programmed:
         )
 
     def _number_alike(self, which: tuple[int, bool], endpoints: tuple[bytes, ...], plan: Plan) -> Slots:
-        before = plan.numbers.get(which, self._numbers.get(which, ()))
-        plan.numbers[which] = place_sticky(before, endpoints)
-        return plan.numbers[which]
+        planned = plan.numbers.get(which)
+        before = self._numbers.get(which, ()) if planned is None else planned
+        plan.numbers[which] = slots = place_sticky(before, endpoints)
+        return slots
 
     def _membership(self, key: bytes, ports: Ports, old: Entry | None, new: Entry | None, changes: _Changes) -> None:
         """The service port's places in sets; each carries its name."""
@@ -240,10 +241,10 @@ class Programmed:
             if not change:
                 continue
             before = self._counts.get((name, key), 0)
-            plan.counts[name, key] = before + change
+            plan.counts[name, key] = before + change or None
             if not name:  # an identity: no element, but numbers that nobody needs when its last key goes
                 if not before + change:
-                    plan.numbers |= {(int.from_bytes(key, sys.byteorder), local): () for local in (False, True)}
+                    plan.numbers |= {(int.from_bytes(key, sys.byteorder), local): None for local in (False, True)}
             elif not before:
                 changes.add(sets[name], key)
             elif not before + change:
@@ -328,9 +329,10 @@ def _renumber(changes: _Changes, store: Set, key: bytes, first: int, before: Slo
             changes.add(store, key + index(first + i), endpoint)
 
 
-def _update(current: dict[K, V], planned: Mapping[K, V | None], keep_zero: bool = False) -> None:
+def _update(current: dict[K, V], planned: Mapping[K, V | None]) -> None:
+    """None: gone."""
     for key, value in planned.items():
-        if value or (keep_zero and value is not None):
-            current[key] = value
-        else:
+        if value is None:
             current.pop(key, None)
+        else:
+            current[key] = value

@@ -38,6 +38,11 @@ class Family(IntEnum):
     IPV4 = 2
     IPV6 = 10
 
+    @classmethod
+    def of(cls, address: bytes) -> Family:
+        """Of a packed address."""
+        return cls.IPV4 if len(address) == 4 else cls.IPV6
+
     @property
     def nft(self) -> str:
         """The family's name in nft: 'ip' or 'ip6'."""
