@@ -18,12 +18,12 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
+from integration.apiserver.server import FakeApi, Object, error_line, load
 from proxy.apiserver import ApiSource, Connection
 from proxy.errors import SourceError
 from proxy.events import Delete, Event, Failed, Inbox, Put, Replace
 from proxy.model import ENDPOINT_SLICE, KINDS, NODE, SERVICE, SERVICE_CIDR
 from proxy.watch import BROKEN, UNREACHABLE, Trouble, Watcher
-from tests.fakeapi import FakeApi, Object, error_line, load
 from tests.test_watch import Recording
 
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
+from integration.apiserver.server import FakeApi
 from proxy.model import KubeObject, convert
 from rules.dump import TableState
 from rules.errors import KernelUnreachable
 from rules.layout import LAYOUTS
 from rules.objects import Family
-from tests.fakeapi import FakeApi
 from tests.histories import NODE_NAME, Cluster, identity
 from tests.netns import CLONE_NEWNET, Namespace
 from tests.objects import Object, endpoint_slice, list_of, service

@@ -7,7 +7,7 @@ holds it to them). Objects are plain dicts. One resourceVersion counts for all k
         api.put({"kind": "Service", "metadata": {"name": "web", "namespace": "default"}, "spec": {...}})
         connection = Connection(api.kubeconfig(tmp_path / "kubeconfig"))
 
-By hand: python -m tests.fakeapi --port 8001 --objects manifests/
+By hand: python -m integration.apiserver --port 8001 --objects manifests/
 """
 
 from __future__ import annotations
@@ -651,7 +651,9 @@ def load(paths: Iterable[Path]) -> Iterator[Object]:
 def main() -> None:
     import argparse
 
-    parser = argparse.ArgumentParser(prog="python -m tests.fakeapi", description="A stand-in for the API server.")
+    parser = argparse.ArgumentParser(
+        prog="python -m integration.apiserver", description="A stand-in for the API server."
+    )
     parser.add_argument("--port", type=int, default=8001)
     parser.add_argument("--objects", type=Path, nargs="*", default=[], help="YAML or JSON files, or directories")
     parser.add_argument("--kubeconfig", type=Path, help="write a kubeconfig here")
@@ -665,7 +667,3 @@ def main() -> None:
         print(f"{api.url} with {api.version - 1} objects; end with ^C")
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

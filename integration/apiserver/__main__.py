@@ -1,0 +1,5 @@
+"""python -m integration.apiserver"""
+
+from integration.apiserver.server import main
+
+main()
