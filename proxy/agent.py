@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import gc
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import structlog
@@ -66,7 +66,10 @@ Follower = Callable[[Committed], None]
 
 
 class Agent:
-    """Programs one node. `run` is the loop; `handle` is one turn of it, without waiting."""
+    """Programs one node. `run` is the loop; `handle` is one turn of it, without waiting.
+
+    families: those that this node has; there is no table of the others.
+    """
 
     def __init__(
         self,
@@ -76,9 +79,11 @@ class Agent:
         settings: Settings | None = None,
         followers: Sequence[Follower] = (),
         clock: Callable[[], float] = time.monotonic,
+        families: Collection[Family] = tuple(Family),
     ) -> None:
         self.state, self.kernel, self.inbox = state, kernel, inbox
         self.settings = settings or Settings()
+        self.families = families
         self.followers = followers
         self._clock = clock
         self._programmed: dict[Family, Programmed] = {}
@@ -166,9 +171,9 @@ class Agent:
         """Everything, in one transaction, in the place of whatever table was there."""
         cidrs = self.state.service_cidrs
         operations: list[Operation] = []
-        for family in Family:
+        for family in self.families:
             operations += replace(LAYOUTS[family], options, cidrs)
-        programmed = {family: Programmed(family) for family in Family}
+        programmed = {family: Programmed(family) for family in self.families}
         wanted = self.state.everything()
         plans = self._plan(programmed, wanted)
         for plan in plans.values():
@@ -193,7 +198,7 @@ class Agent:
         for plan in plans.values():
             operations += plan.operations
         cidrs = self.state.service_cidrs
-        for family in Family:
+        for family in self.families:
             if cidrs != self._service_cidrs:
                 operations += change_service_cidrs(LAYOUTS[family], cidrs)
             if options != self._options:
@@ -220,7 +225,7 @@ class Agent:
         for key, port in wanted.items():
             by_family[family_of(key)][key] = port
         addresses = self._nodeport_ips()
-        return {family: programmed[family].plan(ports, addresses[family]) for family, ports in by_family.items()}
+        return {family: programmed[family].plan(by_family[family], addresses[family]) for family in self.families}
 
     def _nodeport_ips(self) -> dict[Family, frozenset[bytes]]:
         """Looks at the node's addresses only when they, or the Node, are others than last time."""

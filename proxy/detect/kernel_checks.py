@@ -1,0 +1,178 @@
+"""Findings about what is in a node's kernel: leftovers, two proxies at once, what a mode needs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from proxy.detect import versions
+from proxy.detect.evidence import (
+    Evidence,
+    IpvsInterface,
+    IpvsTable,
+    Kernel,
+    KubeChains,
+    KubeSets,
+    KubeTables,
+    OtherProxy,
+    ServedMode,
+)
+from proxy.detect.findings import Finding
+from proxy.detect.scope import Scope
+from proxy.detect.versions import KEP_NFTABLES
+
+OURS: Final = "kube-proxy-nft"
+CLEAN_UP: Final = "kube-proxy --cleanup"
+
+
+def leftovers(scope: Scope) -> Iterator[Finding]:
+    """Rules of another mode than the one in force: left over after a switch."""
+    mode = scope.mode()
+    if not mode:
+        return
+    in_force = scope.in_force()
+    assert in_force is not None
+    ours = [e for e in scope.of(KubeTables) if e.owner == "kube-proxy"]
+    found: dict[str, Sequence[Evidence]] = {
+        "ipvs": scope.ipvs_in_kernel(),
+        "iptables": [e for e in scope.of(KubeChains) if e.mode == "iptables" and e.services],
+        "nftables": ours,
+    }
+    for other, traces in found.items():
+        if traces and other != mode:
+            yield Finding(
+                check=f"{other}-leftover",
+                severity="broken",
+                title=f"{_article(mode)} {mode} kube-proxy, and rules of {other} mode are still in the kernel",
+                explanation="they were left over after a switch of modes, do not follow the cluster any more, and can"
+                f" lead connections to endpoints that are gone: {_counts(traces)}",
+                remedy=f"run `{CLEAN_UP}` on the node while no kube-proxy runs, or drain and reboot it",
+                evidence=(*traces, in_force),
+                mode=other,
+                node=scope.node,
+            )
+
+
+def two_dataplanes(scope: Scope) -> Iterator[Finding]:
+    """Rules of several proxies or modes, and nothing says which one is in force."""
+    found: dict[str, list[Evidence]] = {
+        "iptables": [e for e in scope.of(KubeChains) if e.mode == "iptables" and e.services],
+        "ipvs": scope.ipvs_in_kernel(),
+        "nftables": [e for e in scope.of(KubeTables) if e.owner == "kube-proxy"],
+    }
+    found = {mode: traces for mode, traces in found.items() if traces}
+    if len(found) > 1 and not scope.mode():
+        yield Finding(
+            check="two-dataplanes",
+            severity="broken",
+            title=f"the kernel has rules of {' and '.join(found)} mode at once",
+            explanation="one of them follows the cluster at most; nothing on this node says which",
+            remedy=f"find the mode of the running kube-proxy (port 10249, /proxyMode), then `{CLEAN_UP}` the others",
+            evidence=tuple(e for traces in found.values() for e in traces),
+            node=scope.node,
+        )
+    ours = [e for e in scope.of(KubeTables) if e.owner == OURS]
+    theirs: list[Evidence] = [*scope.of(ServedMode), *(e for traces in found.values() for e in traces)]
+    if ours and theirs:
+        running = any(isinstance(e, ServedMode) for e in theirs)
+        yield Finding(
+            check="two-proxies",
+            severity="broken" if running else "notice",
+            title=f"kube-proxy-nft's tables and kube-proxy's {'process' if running else 'rules'} are both here",
+            explanation="whichever hook comes first leads a connection; the other one's rules only matter where it has none",
+            remedy=f"finish the hand-over: stop kube-proxy, then `{CLEAN_UP}`",
+            evidence=(*ours, *theirs),
+            node=scope.node,
+        )
+
+
+def other_proxies(scope: Scope) -> Iterator[Finding]:
+    """Programs that may do kube-proxy's work, beside one that does."""
+    others = scope.of(OtherProxy)
+    programs = sorted({e.program for e in others})
+    busy: list[Evidence] = [
+        *scope.of(ServedMode),
+        *(e for e in scope.of(KubeChains) if e.services),
+        *scope.of(KubeTables),
+        *scope.ipvs_in_kernel(),
+    ]
+    if others and (busy or len(programs) > 1):
+        sure = any(e.sure != "possible" for e in others)
+        yield Finding(
+            check="two-proxies",
+            severity="broken" if sure and busy else "notice",
+            title=f"{' and '.join(programs)} may handle Services too",
+            explanation="two proxies on one node lead the same Services, each in its own way"
+            if sure
+            else "whether it replaces kube-proxy here cannot be told from outside; without the replacement this is in order",
+            remedy="see its configuration: keep either its replacement of kube-proxy, or kube-proxy",
+            evidence=(*others, *busy),
+            node=scope.node,
+        )
+
+
+def kernel(scope: Scope) -> Iterator[Finding]:
+    """What the mode, or the next one, needs of the kernel."""
+    mode = scope.mode()
+    need = versions.show(versions.KERNEL_FOR_NFTABLES)
+    for found in scope.of(Kernel):
+        if mode == "ipvs" and found.ipvs == "absent":
+            yield Finding(
+                check="kernel-without-ipvs",
+                severity="broken",
+                title="IPVS mode, and this kernel has no IPVS",
+                explanation=f"kube-proxy exits at its start: Linux {found.release} has no module ip_vs",
+                remedy="set the mode to nftables or iptables",
+                evidence=(found,),
+                mode="ipvs",
+                node=scope.node,
+            )
+        release = versions.parse_kernel(found.release)
+        if release is None or release >= versions.KERNEL_FOR_NFTABLES:
+            continue
+        said = scope.in_force()
+        unset = said is not None and said.mode == ""
+        now = mode == "nftables"
+        yield Finding(
+            check="kernel-too-old",
+            severity="broken" if now else "notice",
+            title=f"Linux {found.release} is too old for nftables mode",
+            explanation=f"nftables mode needs Linux {need} or newer: "
+            + (
+                "kube-proxy exits at its start"
+                if now
+                else "with 1.40, which makes nftables the default, kube-proxy would not start here"
+                if unset
+                else "this node cannot move to it as it is"
+            ),
+            remedy=f"upgrade the kernel to {need} or newer" + (", or set the mode to iptables" if now or unset else ""),
+            evidence=(found,),
+            mode="nftables",
+            kep=KEP_NFTABLES,
+            node=scope.node,
+            breaks_in="1.40" if unset and not now else "",
+        )
+
+
+def _article(mode: str) -> str:
+    return "an" if mode[:1] in "aeiou" else "a"
+
+
+def _counts(traces: Iterable[Evidence]) -> str:
+    """How much there is, in words."""
+    words: list[str] = []
+    for e in traces:
+        match e:
+            case IpvsTable():
+                words.append(f"{e.services} IPVS virtual servers")
+            case IpvsInterface():
+                words.append(f"kube-ipvs0 with {e.addresses} addresses")
+            case KubeChains():
+                words.append(f"{e.chains} KUBE-* chains ({e.place.name} {e.place.part}".rstrip() + ")")
+            case KubeSets():
+                words.append(f"{e.sets} KUBE-* ipsets")
+            case KubeTables():
+                words.append(f"table {e.place.name} with {e.chains} chains")
+            case _:
+                pass
+    return ", ".join(words)

@@ -1,0 +1,306 @@
+"""The detector's judgement: evidence in, findings out, by the version table of KEP-5495 and KEP-5343."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.detect import versions
+from proxy.detect.evidence import (
+    ConfiguredMode,
+    Evidence,
+    FeatureGate,
+    IpvsInterface,
+    IpvsOption,
+    IpvsTable,
+    Kernel,
+    KubeChains,
+    KubeSets,
+    KubeTables,
+    OtherProxy,
+    Place,
+    ServedMode,
+    Sure,
+    Unreadable,
+    Version,
+)
+from proxy.detect.judge import judge
+
+FILE = Place("file", "/var/lib/kube-proxy/config.conf")
+PORT = Place("port", "http://127.0.0.1:10249/proxyMode", node="n1")
+
+
+def configured(mode: str, place: Place = FILE, *, overridden: bool = False) -> ConfiguredMode:
+    return ConfiguredMode(place=place, mode=mode, overridden=overridden)
+
+
+def gate(value: bool) -> FeatureGate:
+    return FeatureGate(place=FILE, name="KubeProxyIPVS", value=value)
+
+
+def served(mode: str) -> ServedMode:
+    return ServedMode(place=PORT, mode=mode)
+
+
+def servers(services: int = 30, kube: int = 30) -> IpvsTable:
+    place = Place("ipvs", "netlink", node="n1")
+    return IpvsTable(place=place, services=services, destinations=50, schedulers={"rr": services}, kube=kube)
+
+
+def interface() -> IpvsInterface:
+    return IpvsInterface(place=Place("interface", "kube-ipvs0", node="n1"), addresses=20)
+
+
+def chains(mode: str, services: int = 0) -> KubeChains:
+    return KubeChains(
+        place=Place("iptables", "nft", "ip", node="n1"), mode=mode, chains=9 + services, services=services
+    )
+
+
+def sets() -> KubeSets:
+    return KubeSets(place=Place("ipset", "KUBE-*", node="n1"), sets=17, entries=60)
+
+
+def tables(owner: str = "kube-proxy") -> KubeTables:
+    return KubeTables(place=Place("nftables", f"ip {owner}", node="n1"), owner=owner, chains=50)
+
+
+def kernel(release: str = "6.1.0-40-amd64", *, has_ipvs: bool | None = None) -> Kernel:
+    ipvs = {None: "unknown", True: "present", False: "absent"}[has_ipvs]
+    return Kernel(place=Place("kernel", "n1", node="n1"), release=release, ipvs=ipvs)  # type: ignore[arg-type]
+
+
+def found(evidence: Sequence[Evidence], version: str = "") -> dict[str, str]:
+    """check -> severity"""
+    report = judge(evidence, version)
+    checks = [finding.check for finding in report.findings]
+    assert len(set(checks)) == len(checks), checks
+    return {finding.check: finding.severity for finding in report.findings}
+
+
+VERSIONS = (
+    "1.34",
+    "1.35",
+    "1.36",
+    "1.37",
+    "1.39",
+    "1.40",
+    "1.42",
+    "1.43",
+    "1.45",
+    "1.46",
+    "",
+    "v1.37.0-gke.1",
+    "1.37+",
+)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "severities"),
+    [
+        # 1.34 1.35 1.36 1.37 1.39 1.40 1.42 1.43 1.45 1.46 unknown gke plus;  n: notice, d: deprecated, B: broken, -: none
+        ([configured("ipvs")], "n d d d d B B B B B d d d"),
+        ([served("ipvs")], "n d d d d B B B B B d d d"),
+        ([configured("")], "n n n d d d d d d d d d d"),
+        ([configured("iptables")], "- - - - - - - - - - - - -"),
+        ([configured("nftables")], "- - - - - - - - - - - - -"),
+        ([configured("kernelspace")], "- - - - - - - - - - - - -"),
+        ([configured("userspace")], "B B B B B B B B B B B B B"),
+        ([configured("IPVS")], "B B B B B B B B B B B B B"),
+    ],
+)
+def test_the_version_table(evidence: list[Evidence], severities: str) -> None:
+    letters = {"notice": "n", "deprecated": "d", "broken": "B"}
+    got = []
+    for version in VERSIONS:
+        report = found(evidence, version)
+        assert len(report) <= 1
+        got.append(letters[next(iter(report.values()))] if report else "-")
+    assert got == severities.split()
+
+
+@pytest.mark.parametrize(
+    ("evidence", "expected"),
+    [
+        (
+            [configured("ipvs"), gate(True)],
+            {"1.36": "B", "1.37": "d", "1.40": "d", "1.42": "d", "1.43": "B", "1.46": "B"},
+        ),
+        ([configured("ipvs"), gate(False)], {"1.37": "B", "1.40": "B", "1.43": "B"}),
+        (
+            [configured("nftables"), gate(True)],
+            {"1.36": "B", "1.37": "n", "1.39": "n", "1.40": "d", "1.43": "d", "1.46": "B"},
+        ),
+        ([configured("nftables"), gate(False)], {"1.36": "B", "1.37": "n", "1.43": "n", "1.46": "B"}),
+    ],
+)
+def test_the_gate(evidence: list[Evidence], expected: dict[str, str]) -> None:
+    """The worst finding of each version."""
+    letters = {"notice": "n", "deprecated": "d", "broken": "B"}
+    assert {v: letters[judge(evidence, v).findings[0].severity] for v in expected} == expected
+
+
+def test_what_happens_when_is_said() -> None:
+    (finding,) = judge([configured("ipvs")], "1.36").findings
+    assert (finding.kep, finding.breaks_in, finding.mode) == ("KEP-5495", "1.40", "ipvs")
+    assert [m.version for m in finding.milestones] == ["1.35", "1.37", "1.40", "1.43"]
+    for version in ("1.36", "1.37", "1.40", "1.43"):
+        assert version in finding.explanation
+    (finding,) = judge([configured("")], "1.36").findings
+    assert (finding.kep, finding.breaks_in) == ("KEP-5343", "")
+    assert "iptables" in finding.remedy and "nftables" in finding.remedy
+
+
+def test_the_gate_puts_it_off_to_143() -> None:
+    finding = judge([configured("ipvs"), gate(True)], "1.40").findings[0]
+    assert finding.breaks_in == "1.43" and gate(True) in finding.evidence
+
+
+@pytest.mark.parametrize(
+    "text", ["1.36.2", "v1.36.2+k3s1", "v1.36.0-eks-abc1234", "1.36", " v1.36.2\n", "v1.36.2-rc.1"]
+)
+def test_versions(text: str) -> None:
+    assert versions.parse(text) == (1, 36)
+
+
+@pytest.mark.parametrize("text", ["", "latest", "1", "v1", "1.x", "one.two", "1.36 or so", "1.37garbage"])
+def test_no_versions(text: str) -> None:
+    assert versions.parse(text) is None
+    assert judge([], text).kubernetes == ""
+
+
+def test_the_version_comes_from_the_evidence() -> None:
+    server = Version(place=Place("api-server", "https://a"), version="v1.34.1", of="cluster")
+    proxy = Version(place=Place("daemonset", "kube-system/kube-proxy"), version="v1.40.0", of="kube-proxy")
+    assert found([configured("ipvs"), server, proxy]) == {"ipvs-mode": "notice"}
+    assert found([configured("ipvs"), proxy]) == {"ipvs-mode": "broken"}
+    assert found([configured("ipvs"), server, proxy], "1.36") == {"ipvs-mode": "deprecated"}
+    kubelets = [
+        Version(place=Place("node", n, node=n), version=f"v1.{minor}.0", of="kubelet")
+        for n, minor in (("a", 9), ("b", 36))
+    ]
+    assert judge(kubelets).kubernetes == "v1.36.0"
+
+
+@pytest.mark.parametrize(
+    ("evidence", "expected"),
+    [
+        pytest.param([], {}, id="nothing"),
+        pytest.param([kernel()], {}, id="a kernel alone"),
+        pytest.param([chains("")], {}, id="kubelet's own chains"),
+        pytest.param(
+            [servers(), interface(), chains("ipvs"), sets()], {"ipvs-mode": "deprecated"}, id="IPVS live, no more"
+        ),
+        pytest.param([chains("iptables", 30)], {}, id="iptables live, no more"),
+        pytest.param([tables()], {}, id="nftables live, no more"),
+        pytest.param([servers(kube=0)], {}, id="virtual servers of a load balancer"),
+        pytest.param(
+            [served("ipvs"), servers(), interface(), chains("ipvs"), sets()],
+            {"ipvs-mode": "deprecated"},
+            id="IPVS, whole",
+        ),
+        pytest.param([configured("nftables"), tables(), interface()], {"ipvs-leftover": "broken"}, id="interface left"),
+        pytest.param([configured("nftables"), tables(), sets()], {"ipvs-leftover": "broken"}, id="sets left"),
+        pytest.param(
+            [configured("nftables"), tables(), chains("iptables", 30)],
+            {"iptables-leftover": "broken"},
+            id="iptables left",
+        ),
+        pytest.param([served("nftables"), tables(), chains("iptables", 0)], {}, id="iptables' empty frame"),
+        pytest.param(
+            [served("iptables"), chains("iptables", 30), tables()], {"nftables-leftover": "broken"}, id="nft left"
+        ),
+        pytest.param(
+            [served("ipvs"), servers(), chains("ipvs"), chains("iptables", 9)],
+            {"ipvs-mode": "deprecated", "iptables-leftover": "broken"},
+            id="iptables left, IPVS runs",
+        ),
+        pytest.param(
+            [configured(""), servers(), interface()],
+            {"mode-unset": "deprecated", "ipvs-leftover": "broken"},
+            id="unset, but IPVS live",
+        ),
+        pytest.param(
+            [servers(), interface(), tables()],
+            {"ipvs-mode": "deprecated", "two-dataplanes": "broken"},
+            id="two at once, and nothing says which",
+        ),
+        pytest.param([tables(), tables("kube-proxy-nft")], {"two-proxies": "notice"}, id="hand-over"),
+        pytest.param(
+            [served("nftables"), tables(), tables("kube-proxy-nft")], {"two-proxies": "broken"}, id="both run"
+        ),
+        pytest.param([tables("kube-proxy-nft")], {}, id="ours alone"),
+        pytest.param(
+            [configured("ipvs"), served("nftables")], {"ipvs-mode": "deprecated", "restart-pending": "notice"}
+        ),
+        pytest.param([configured(""), served("iptables")], {"mode-unset": "deprecated"}, id="unset is iptables"),
+        pytest.param([configured("iptables", overridden=True), configured("nftables")], {}, id="overridden"),
+        pytest.param([configured("iptables"), configured("nftables", Place("unit", "u"))], {"modes-differ": "notice"}),
+        pytest.param(
+            [configured("nftables"), IpvsOption(place=FILE, name="ipvs.strictARP", value="true")],
+            {"ipvs-options": "notice"},
+        ),
+        pytest.param([configured("nftables"), kernel("5.10.0-28-amd64")], {"kernel-too-old": "broken"}),
+        pytest.param([configured("ipvs"), kernel("5.10.0")], {"ipvs-mode": "deprecated", "kernel-too-old": "notice"}),
+        pytest.param([configured("nftables"), kernel("5.13.0")], {}),
+        pytest.param(
+            [configured("ipvs"), kernel(has_ipvs=False)], {"ipvs-mode": "deprecated", "kernel-without-ipvs": "broken"}
+        ),
+        pytest.param([Unreadable(place=FILE, cause="no permission")], {"unreadable": "notice"}),
+        pytest.param([Unreadable(place=FILE, cause="nobody listens", harmless=True)], {}),
+    ],
+)
+def test_findings(evidence: list[Evidence], expected: dict[str, str]) -> None:
+    assert found(evidence, "1.37") == expected
+
+
+@pytest.mark.parametrize(("sure", "severity"), [("possible", "notice"), ("likely", "broken"), ("certain", "broken")])
+def test_another_program_that_may_be_a_proxy(sure: Sure, severity: str) -> None:
+    cilium = OtherProxy(place=Place("interface", "cilium_host", node="n1"), program="cilium", sure=sure)
+    assert found([cilium]) == {}
+    assert found([cilium, served("iptables")]) == {"two-proxies": severity}
+
+
+def test_an_unset_mode_on_an_old_kernel_breaks_with_the_new_default() -> None:
+    evidence: list[Evidence] = [configured(""), kernel("4.18.0-553.el8")]
+    (finding,) = [f for f in judge(evidence, "1.37").findings if f.check == "kernel-too-old"]
+    assert (finding.severity, finding.breaks_in) == ("notice", "1.40")
+    assert found(evidence, "1.40")["kernel-too-old"] == "broken"
+
+
+def test_nodes_are_judged_apart_with_the_clusters_configuration() -> None:
+    cluster = configured("nftables", Place("configmap", "kube-system/kube-proxy", "config.conf"))
+    old = Kernel(place=Place("node", "old", node="old"), release="4.18.0")
+    new = Kernel(place=Place("node", "new", node="new"), release="6.12.0")
+    report = judge([cluster, old, new], "1.37")
+    assert report.nodes == ("new", "old")
+    assert [(f.check, f.node) for f in report.findings] == [("kernel-too-old", "old")]
+
+
+def test_the_worst_comes_first() -> None:
+    report = judge(
+        [configured("nftables"), interface(), IpvsOption(place=FILE, name="x", value="1"), configured("")], "1.37"
+    )
+    order = [f.severity for f in report.findings]
+    assert order == sorted(order, key=["broken", "deprecated", "notice"].index)
+
+
+@given(st.lists(st.sampled_from([
+    configured("ipvs"), configured(""), configured("nftables"), gate(True), gate(False), served("ipvs"), served("iptables"),
+    servers(), interface(), chains("iptables", 3), chains("ipvs"), sets(), tables(), tables("kube-proxy-nft"), kernel("4.9"),
+    kernel(has_ipvs=False), Unreadable(place=FILE, cause="x"), OtherProxy(place=PORT, program="cilium", sure="possible"),
+])), st.sampled_from(VERSIONS))  # fmt: skip
+def test_any_mixture_is_judged(evidence: list[Evidence], version: str) -> None:
+    report = judge(evidence, version)
+    for finding in report.findings:
+        assert finding.title and finding.explanation and finding.remedy and finding.evidence
+        assert all(item in evidence for item in finding.evidence)
+
+
+@given(st.text(max_size=12))
+def test_any_text_as_a_version(text: str) -> None:
+    versions.parse(text)
+    versions.parse_kernel(text)
