@@ -56,7 +56,8 @@ IPVS: Final = (
 """Mode ipvs. KEP-5495."""
 
 IPVS_WITH_GATE: Final = (
-    *IPVS[:2],
+    IPVS[0],
+    Row((1, 37), "deprecated", f"IPVS mode is behind the feature gate {GATE}, which is set", f"{_LEAVE} before 1.43"),
     Row((1, 40), "deprecated", f"IPVS mode works only because {GATE}=true is set", f"{_LEAVE} before 1.43"),
     IPVS[3],
 )

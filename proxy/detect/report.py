@@ -1,0 +1,166 @@
+"""A report for people (text, coloured on a terminal) and for programs (JSON, YAML). Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+import yaml
+
+from proxy.detect.evidence import (
+    ConfiguredMode,
+    Evidence,
+    FeatureGate,
+    IpvsInterface,
+    IpvsOption,
+    IpvsTable,
+    Kernel,
+    KubeChains,
+    KubeSets,
+    KubeTables,
+    OtherProxy,
+    Place,
+    ServedMode,
+    Unreadable,
+    Version,
+)
+from proxy.detect.findings import Finding, Report, Severity
+from proxy.detect.versions import NEWEST, URLS, show
+
+WIDTH: Final = 100
+_COLOURS: Final[dict[Severity, str]] = {"broken": "\033[1;31m", "deprecated": "\033[1;33m", "notice": "\033[1;36m"}
+_BOLD, _PLAIN = "\033[1m", "\033[0m"
+_INDENT: Final = " " * 12
+
+
+def as_json(report: Report) -> str:
+    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+
+
+def as_yaml(report: Report) -> str:
+    return yaml.safe_dump(msgspec.to_builtins(report), sort_keys=False, allow_unicode=True, width=WIDTH)
+
+
+def is_alarming(report: Report) -> bool:
+    """Whether anything is deprecated or worse."""
+    return any(finding.severity != "notice" for finding in report.findings)
+
+
+def as_text(report: Report, *, colours: bool = False) -> str:
+    """For a person: the findings, the worst first, then what they rest on, or that there is nothing."""
+    paint = _Paint(colours)
+    parts = [_head(report, paint), *(_finding(finding, paint) for finding in report.findings)]
+    if not report.findings:
+        parts.append(_nothing(report))
+    parts.append(_summary(report.findings))
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def describe(evidence: Evidence) -> str:
+    """One line: where, and what."""
+    text = f"{where(evidence.place)}: {_what(evidence)}"
+    return text if evidence.sure == "certain" else f"{text} ({evidence.sure})"
+
+
+def where(place: Place) -> str:
+    text = " ".join(filter(None, [place.kind, place.name, place.part]))
+    return f"{text}, line {place.line}" if place.line else text
+
+
+class _Paint:
+    def __init__(self, colours: bool) -> None:
+        self._colours = colours
+
+    def severity(self, severity: Severity) -> str:
+        word = f"{severity.upper():<11}"
+        return f"{_COLOURS[severity]}{word}{_PLAIN}" if self._colours else word
+
+    def bold(self, text: str) -> str:
+        return f"{_BOLD}{text}{_PLAIN}" if self._colours else text
+
+
+def _head(report: Report, paint: _Paint) -> str:
+    version = f"Kubernetes {report.kubernetes}"
+    if not report.kubernetes:
+        version = f"Kubernetes: version unknown, judged as {show(NEWEST)}, the newest known here (--kubernetes-version)"
+    nodes = f"; nodes: {', '.join(report.nodes)}" if 0 < len(report.nodes) <= 5 else ""
+    return paint.bold(version) + nodes
+
+
+def _finding(finding: Finding, paint: _Paint) -> str:
+    kep = f"  [{finding.kep} {URLS[finding.kep]}]" if finding.kep in URLS else ""
+    node = f"{finding.node}: " if finding.node else ""
+    lines = [f"{paint.severity(finding.severity)} {paint.bold(node + finding.title)}{kep}"]
+    lines += _wrapped("found: ", [describe(item) for item in finding.evidence])
+    lines += _wrapped("then:  ", [finding.explanation])
+    lines += _wrapped("do:    ", [finding.remedy])
+    return "\n".join(lines)
+
+
+def _wrapped(label: str, texts: Iterable[str]) -> list[str]:
+    lines: list[str] = []
+    for text in texts:
+        first = _INDENT + (label if not lines else " " * len(label))
+        lines += textwrap.wrap(
+            " ".join(text.split()),
+            WIDTH,
+            initial_indent=first,
+            subsequent_indent=_INDENT + " " * len(label),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return lines
+
+
+def _nothing(report: Report) -> str:
+    """What was seen, when nothing of it is worth a finding."""
+    seen = [describe(item) for item in report.evidence if not isinstance(item, Unreadable | Version)]
+    if not seen:
+        return "No kube-proxy was found: no configuration, no rules in the kernel, nobody on its port."
+    return "Nothing to worry about. What was found:\n" + "\n".join(f"  {line}" for line in seen)
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    counts = Counter(finding.severity for finding in findings)
+    return ", ".join(f"{n} {word}" for word in _COLOURS if (n := counts[word]))
+
+
+def _what(evidence: Evidence) -> str:
+    match evidence:
+        case ConfiguredMode(mode=mode, note=note, overridden=overridden):
+            text = f"mode {mode}" if mode else "no mode is set"
+            text += "; does not count" if overridden else ""
+            return f"{text}: {note}" if note else text
+        case IpvsOption(name=name, value=value):
+            return f"{name} is {value}"
+        case FeatureGate(name=name, value=value):
+            return f"feature gate {name}={'true' if value else 'false'}"
+        case ServedMode(mode=mode):
+            return f"kube-proxy runs in {mode} mode"
+        case IpvsTable():
+            schedulers = ", ".join(f"{name} {count}" for name, count in sorted(evidence.schedulers.items()))
+            return (
+                f"{evidence.services} IPVS virtual servers ({evidence.kube} like kube-proxy's) with"
+                f" {evidence.destinations} destinations; schedulers: {schedulers or 'none'}"
+            )
+        case IpvsInterface(addresses=addresses):
+            return f"it is there, with {addresses} addresses"
+        case KubeChains(mode=mode, chains=chains, services=services):
+            whose = f"of {mode} mode" if mode else "of kubelet"
+            return f"{chains} KUBE-* chains {whose}, {services} of them for Services"
+        case KubeSets(sets=sets, entries=entries):
+            return f"{sets} ipsets KUBE-* with {entries} entries"
+        case KubeTables(owner=owner, chains=chains):
+            return f"the table of {owner}, {chains} chains"
+        case OtherProxy(program=program):
+            return f"{program} is here"
+        case Kernel(release=release, ipvs=ipvs):
+            words = {"present": ", with IPVS", "absent": ", kernel has no IPVS", "unknown": ""}
+            return f"Linux {release}{words[ipvs]}"
+        case Version(version=version, of=of):
+            return f"{of} {version}"
+        case Unreadable(cause=cause):
+            return cause
