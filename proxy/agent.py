@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -17,6 +18,8 @@ from msgspec import Struct
 from proxy.errors import KernelTooOld, NoPermission, RulesRefused, UserError
 from proxy.events import Event, Failed, Inbox
 from proxy.health_checks import HealthCheck
+from proxy.healthz import Health
+from proxy.node_reports import NodeReports
 from proxy.nodes import NodeInfo
 from proxy.services import Name
 from proxy.settings import Settings
@@ -50,7 +53,7 @@ class Committed(Struct, frozen=True):
 
     everything: all has been programmed anew, and `ports` are all there are; else those that may have changed, None:
     gone. udp: what the change means for UDP flows. flows: of all UDP service ports; not to be changed.
-    health_checks: those that may have changed. nodeport_ips: where NodePorts answer.
+    health_checks: those that may have changed. nodeport_ips: where NodePorts answer. node: see State.node.
     """
 
     everything: bool
@@ -59,6 +62,7 @@ class Committed(Struct, frozen=True):
     flows: Mapping[bytes, UdpFlows]
     health_checks: Mapping[Name, HealthCheck | None]
     nodeport_ips: Mapping[Family, frozenset[bytes]]
+    node: NodeInfo | None
 
 
 Follower = Callable[[Committed], None]
@@ -68,7 +72,10 @@ Follower = Callable[[Committed], None]
 class Agent:
     """Programs one node. `run` is the loop; `handle` is one turn of it, without waiting.
 
-    families: those that this node has; there is no table of the others.
+    families: those that this node has; there is no table of the others. health: is told what waits and what is done.
+    reports: is told what is worth an Event.
+    grace: how long the first sync waits for the kinds of object that it can do without (seconds): a NodePort that loses
+    its addresses for the moment until the Node is listed would not survive a restart.
     """
 
     def __init__(
@@ -80,10 +87,15 @@ class Agent:
         followers: Sequence[Follower] = (),
         clock: Callable[[], float] = time.monotonic,
         families: Collection[Family] = tuple(Family),
+        health: Health | None = None,
+        reports: NodeReports | None = None,
+        grace: float = 0.0,
     ) -> None:
         self.state, self.kernel, self.inbox = state, kernel, inbox
         self.settings = settings or Settings()
         self.families = families
+        self.health = health or Health(math.inf)
+        self.reports = reports or NodeReports()
         self.followers = followers
         self._clock = clock
         self._programmed: dict[Family, Programmed] = {}
@@ -91,6 +103,8 @@ class Agent:
         self._options: Options | None = None
         self._refusals = 0
         self._retry_at = 0.0
+        self._grace = grace
+        self._start_by: float | None = None
         self._is_waiting = False
         self._addresses: dict[Family, frozenset[bytes]] = {}
         self._addresses_from: tuple[NodeInfo | None, frozenset[bytes]] | None = None
@@ -109,6 +123,8 @@ class Agent:
         """How long to wait for events; None: for ever, because nothing else is to be done."""
         if self._refusals:
             return max(0.0, self._retry_at - self._clock())
+        if self._start_by is not None and not self._programmed and not self._is_waiting:
+            return max(0.0, self._start_by - self._clock())
         return ONCE_SECONDS if once and self._programmed else None
 
     def handle(self, events: Sequence[Event]) -> None:
@@ -122,13 +138,28 @@ class Agent:
                 if isinstance(event, Failed):
                     raise event.error
                 self.state.apply(event)
-            if self.state.is_complete and (not self._refusals or self._clock() >= self._retry_at):
+            if events and self._programmed:
+                self.health.queued(self._clock())
+            if self._may_sync():
                 self._sync(started)
         finally:
             if loading:
                 gc.enable()
-        report(self.state.problems)
-        self.state.problems.clear()
+        problems = self.state.problems
+        if problems:
+            report(problems)
+            self.reports.conflicts([problem for problem in problems if problem.is_conflict])
+            problems.clear()
+
+    def _may_sync(self) -> bool:
+        now = self._clock()
+        if self._refusals:
+            return now >= self._retry_at
+        if self._programmed or not self.state.is_complete:
+            return self.state.is_complete
+        if self._start_by is None:
+            self._start_by = now + self._grace
+        return self.state.is_listed or now >= self._start_by
 
     def _sync(self, started: float) -> None:
         # What the Node says of local pods may come late, and change; before it does, nothing is right.
@@ -143,6 +174,8 @@ class Agent:
                     remedy="see that the controller manager allocates them, or set another detectLocalMode",
                 )
             return
+        self._is_waiting = False
+        self.health.queued(self._clock())
         first = not self._programmed
         try:
             if first:
@@ -155,13 +188,18 @@ class Agent:
             self._put_back(error, started)
         else:
             self._refusals = 0
+            now = self._clock()
+            self.health.synced(now)
+            self.reports.sync_works(now)
 
     def _put_back(self, error: TransactionError, started: float) -> None:
         """What the kernel holds is not what we thought: replace all of it, at once and then ever more slowly."""
         self._programmed = {}
         self._refusals += 1
         wait = RETRY_SECONDS[min(self._refusals, len(RETRY_SECONDS)) - 1]
-        self._retry_at = self._clock() + wait
+        now = self._clock()
+        self._retry_at = now + wait
+        self.reports.sync_failed(str(error), now)
         remedy = "none needed, unless it goes on: then see whether another program changes our tables"
         LOG.error("transaction_refused", error=str(error), then="replace the whole table", seconds=wait, remedy=remedy)
         if not wait:
@@ -214,7 +252,7 @@ class Agent:
 
     def _tell(self, everything: bool, wanted: Mapping[bytes, ServicePort | None], udp: Sequence[UdpChange]) -> None:
         checks = self.state.take_health_checks()
-        done = Committed(everything, wanted, udp, self.state.udp_flows(), checks, self._nodeport_ips())
+        done = Committed(everything, wanted, udp, self.state.udp_flows(), checks, self._nodeport_ips(), self.state.node)
         for follower in self.followers:
             follower(done)
 
@@ -231,7 +269,8 @@ class Agent:
         """Looks at the node's addresses only when they, or the Node, are others than last time."""
         sources = (self.state.node, self.state.local_addresses)
         if self._addresses_from is None or any(a is not b for a, b in zip(sources, self._addresses_from, strict=True)):
-            self._addresses = self.settings.nodeport_ips(*sources)
+            found = self.settings.nodeport_ips(*sources)
+            self._addresses = {family: found[family] if family in self.families else frozenset() for family in Family}
             self._addresses_from = sources
         return self._addresses
 

@@ -6,23 +6,17 @@ A load balancer asks each node there whether it has endpoints of the Service (Lo
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterator, Mapping
-from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final
 
 from msgspec import Struct
 
+from proxy.http_message import Response
 from proxy.policy import READY, Place, gather
 from proxy.services import Name, Scope, ServiceInfo
 from proxy.slices import SliceInfo
 from rules.elements import family_of
 from rules.objects import Family
-
-MAX_REQUEST: Final = 8192
-_REQUEST_LINE: Final = re.compile(rb"([A-Z]+) \S+ HTTP/1\.[01]\r?\n")
-_END: Final = re.compile(rb"\r?\n\r?\n")
 
 
 class HealthCheck(Struct, frozen=True):
@@ -126,18 +120,8 @@ def _claim(check: HealthCheck | None) -> object:
     return check and (check.port, check.rank, check.endpoints.keys())
 
 
-def answer(request: bytes, name: Name, endpoints: int, healthy: bool) -> bytes | None:
-    """What to say to the bytes that came so far; None: the request is not complete. Any path and any method will do.
-
-    healthy: this proxy does its work.
-    """
-    if len(request) > MAX_REQUEST:
-        return _response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, {}, b"")
-    if not _END.search(request):
-        return None
-    line = _REQUEST_LINE.match(request)
-    if not line:
-        return _response(HTTPStatus.BAD_REQUEST, {}, b"")
+def answer(name: Name, endpoints: int, healthy: bool) -> Response:
+    """What to say to whatever is asked. healthy: this proxy does its work."""
     namespace, service = name
     status = HTTPStatus.OK if endpoints and healthy else HTTPStatus.SERVICE_UNAVAILABLE
     said = {
@@ -150,15 +134,4 @@ def answer(request: bytes, name: Name, endpoints: int, healthy: bool) -> bytes |
         "X-Content-Type-Options": "nosniff",
         "X-Load-Balancing-Endpoint-Weight": str(endpoints),
     }
-    return _response(status, headers, json.dumps(said, indent="\t").encode(), line[1] == b"HEAD")
-
-
-def _response(status: HTTPStatus, headers: Mapping[str, str], body: bytes, head_only: bool = False) -> bytes:
-    lines = [
-        f"HTTP/1.1 {status.value} {status.phrase}",
-        *(f"{name}: {value}" for name, value in headers.items()),
-        f"Date: {formatdate(usegmt=True)}",
-        f"Content-Length: {len(body)}",
-        "Connection: close",
-    ]
-    return "\r\n".join([*lines, "", ""]).encode() + (b"" if head_only else body)
+    return Response(status, json.dumps(said, indent="\t").encode(), headers)

@@ -137,9 +137,20 @@ class NodeAddress(_Api):
     address: str = ""
 
 
+class NodeMeta(ObjectMeta):
+    """deletion_timestamp: RFC 3339, set while the object is being deleted."""
+
+    deletion_timestamp: str | None = None
+
+
+class Taint(_Api):
+    key: str = ""
+
+
 class NodeSpec(_Api):
     pod_cidr: str = msgspec.field(name="podCIDR", default="")
     pod_cidrs: list[str] | None = msgspec.field(name="podCIDRs", default=None)
+    taints: list[Taint] | None = None
 
 
 class NodeStatus(_Api):
@@ -147,7 +158,7 @@ class NodeStatus(_Api):
 
 
 class Node(_Api):
-    metadata: ObjectMeta
+    metadata: NodeMeta
     spec: NodeSpec | None = None
     status: NodeStatus | None = None
 

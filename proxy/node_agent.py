@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from typing import Protocol
+import time
+from collections.abc import Collection
+from typing import Final, Protocol
 
 import structlog
 
-from proxy import sysctls
+from proxy import healthz, sysctls
 from proxy.agent import Agent, Committed, Follower
 from proxy.config import Config
 from proxy.conntrack import Conntrack
+from proxy.errors import UserError
 from proxy.events import Inbox
 from proxy.forwarder import Forwarder
 from proxy.health_server import HealthServer
+from proxy.healthz import Health
+from proxy.instance import Instance
 from proxy.node_addresses import AddressSource
-from proxy.settings import settings
+from proxy.node_events import EventRecorder
+from proxy.node_families import missing, report_missing
+from proxy.node_log import NodeLog
+from proxy.node_reports import NodeReports
+from proxy.page_server import PageServer
+from proxy.command_line import version
+from proxy.settings import Settings, settings
 from proxy.state import State
 from rules.kernel import Kernel
+from rules.layout import LAYOUTS
+from rules.objects import Family
 
 LOG = structlog.get_logger()
+
+GRACE_SECONDS: Final = 2.0
+"""How long the first sync waits for the Node and the ServiceCIDRs when Services and EndpointSlices are listed."""
+SYNC_PERIODS: Final = 2
+"""How many sync periods a change may wait before this agent calls itself unhealthy; as kube-proxy."""
 
 
 class Source(Protocol):
@@ -31,32 +49,115 @@ class Source(Protocol):
     def stop(self) -> None: ...
 
 
-def run(config: Config, node: str, kernel: Kernel, source: Source, inbox: Inbox, *, once: bool) -> None:
-    """Program this node until the inbox is closed, or `once`. Raises UserError."""
+def run(
+    config: Config,
+    node: str,
+    kernel: Kernel,
+    source: Source,
+    inbox: Inbox,
+    *,
+    once: bool,
+    recorder: EventRecorder | None = None,
+) -> None:
+    """Program this node until the inbox is closed, or `once`. recorder: tells the API server. Raises UserError."""
     made = settings(config)
-    _allow_descriptors()
+    causes = missing()
+    report_missing(causes)
+    families = [family for family in Family if family not in causes]
+    health = Health(
+        SYNC_PERIODS * config.nftables.sync_period, programmed=all(kernel.has(LAYOUTS[f].table) for f in families)
+    )
     with contextlib.ExitStack() as ends:
-        followers: list[Follower] = []
-        if not once:
-            health = HealthServer(healthy=lambda: True)
-            ends.callback(health.stop)
-            conntrack = Conntrack()
-            ends.callback(conntrack.stop)
-            followers += [
-                _Sysctls(config),
-                conntrack,
-                lambda done: health.update(done.health_checks, done.nodeport_ips),
-            ]
-            forwarder = Forwarder(config.node_port_addresses.cidrs)
-            ends.callback(forwarder.stop)
-            followers.append(lambda done: forwarder.update(done.ports, done.everything))
+        instance = Instance(node)
+        ends.callback(instance.close)
+        followers = [] if once else _followers(config, node, made, families, health, ends)
+        reports = NodeReports(recorder) if recorder else NodeReports()
         if made.follows_addresses:
             addresses = AddressSource(inbox)
             ends.callback(addresses.stop)
             addresses.start()
         ends.callback(source.stop)
+        if recorder:
+            ends.callback(recorder.stop)  # before the source, whose connection it uses
+            recorder.start()
+            followers.append(_About(recorder, reports))
         source.start()
-        Agent(State(node), kernel, inbox, made, followers).run(once=once)
+        agent = Agent(
+            State(node, made.bound),
+            kernel,
+            inbox,
+            made,
+            followers,
+            families=families,
+            health=health,
+            reports=reports,
+            grace=GRACE_SECONDS,
+        )
+        try:
+            agent.run(once=once)
+        except UserError as error:
+            reports.start_failed(str(error))
+            raise
+
+
+def _followers(
+    config: Config,
+    node: str,
+    made: Settings,
+    families: Collection[Family],
+    health: Health,
+    ends: contextlib.ExitStack,
+) -> list[Follower]:
+    """Those who act beside nftables, and the servers of this node."""
+    _allow_descriptors()
+    pages = PageServer(
+        "healthz",
+        "healthzBindAddress",
+        config.healthz_bind_address,
+        families,
+        healthz.pages(health, families),
+        hard_fail=config.bind_address_hard_fail,
+    )
+    ends.callback(pages.stop)
+    pages.start()
+    checks = HealthServer(healthy=lambda: health.status(time.monotonic()).works)
+    ends.callback(checks.stop)
+    conntrack = Conntrack()
+    ends.callback(conntrack.stop)
+    forwarder = Forwarder([n for n in config.node_port_addresses.cidrs if _family(n.version) in families])
+    ends.callback(forwarder.stop)
+    log = NodeLog(node, config, made.bound, families)
+
+    def about_node(done: Committed) -> None:
+        log(done.node)
+        health.node_eligible(done.node is None or done.node.eligible)
+
+    return [
+        _Sysctls(config),
+        conntrack,
+        about_node,
+        lambda done: checks.update(done.health_checks, done.nodeport_ips),
+        lambda done: forwarder.update(done.ports, done.everything),
+    ]
+
+
+def _family(version: int) -> Family:
+    return Family.IPV4 if version == 4 else Family.IPV6
+
+
+class _About:
+    """Tells whose Events they are, and once that the agent has begun."""
+
+    def __init__(self, recorder: EventRecorder, reports: NodeReports) -> None:
+        self._recorder, self._reports = recorder, reports
+        self._has_started = False
+
+    def __call__(self, done: Committed) -> None:
+        if done.node:
+            self._recorder.node_uid = done.node.uid
+        if not self._has_started:
+            self._has_started = True
+            self._reports.started(version())
 
 
 class _Sysctls:

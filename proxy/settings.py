@@ -5,21 +5,26 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 from collections.abc import Iterable
+from typing import Final
 
 from msgspec import Struct
 
 from proxy.config import Config, NodePortAddresses
-from proxy.nodes import NodeInfo
+from proxy.nodes import NodeInfo, node_ips
 from rules.layout import Options
 from rules.objects import Family
 
+LOOPBACK6: Final = bytes(15) + b"\1"
+
 
 class Settings(Struct, frozen=True):
-    """options: without what the Node decides. node_cidr: local pods are known by the Node's podCIDRs."""
+    """options: without what the Node decides. node_cidr: local pods are known by the Node's podCIDRs.
+    bound: addresses that count as the node's whatever the Node says, packed, at most one of each family."""
 
     options: Options = Options()
     node_cidr: bool = False
     node_ports: NodePortAddresses = NodePortAddresses(primary=True)
+    bound: tuple[bytes, ...] = ()
 
     def options_on(self, node: NodeInfo | None) -> Options | None:
         """The table's options on this node; None: the Node has no podCIDRs yet, without which pods cannot be told."""
@@ -31,22 +36,28 @@ class Settings(Struct, frozen=True):
 
     @property
     def follows_addresses(self) -> bool:
-        """Whether NodePorts depend on the addresses of the node's interfaces."""
-        return bool(self.node_ports.cidrs)
+        """Whether NodePorts can depend on the addresses of the node's interfaces."""
+        return bool(self.node_ports.cidrs) or (self.node_ports.primary and not any(map(_usable, self.bound)))
 
     def nodeport_ips(self, node: NodeInfo | None, local: Iterable[bytes]) -> dict[Family, frozenset[bytes]]:
         """Where NodePorts answer; local: the addresses of all interfaces, packed. Never on loopback: packets to it do
         not leave the node, and cannot be led elsewhere."""
-        found: dict[Family, set[bytes]] = {family: set() for family in Family}
-        if self.node_ports.primary and node:
-            for packed in node.addresses:
-                found[Family.of(packed)].add(packed)
+        found: set[bytes] = set()
+        if self.node_ports.primary:
+            found.update(filter(_usable, node_ips(node, self.bound)))
+            if node and not found:  # nobody knows the node's IP; as kube-proxy then does, so that NodePorts do work
+                found.update(filter(_usable, local))
         if self.node_ports.cidrs:
-            for packed in local:
-                address = ipaddress.ip_address(packed)
-                if not address.is_loopback and any(address in cidr for cidr in self.node_ports.cidrs):
-                    found[Family.of(packed)].add(packed)
-        return {family: frozenset(addresses) for family, addresses in found.items()}
+            found.update(packed for packed in filter(_usable, local) if self._is_selected(packed))
+        return {family: frozenset(a for a in found if Family.of(a) is family) for family in Family}
+
+    def _is_selected(self, packed: bytes) -> bool:
+        address = ipaddress.ip_address(packed)
+        return any(address in cidr for cidr in self.node_ports.cidrs)
+
+
+def _usable(packed: bytes) -> bool:
+    return packed[0] != 127 if len(packed) == 4 else packed != LOOPBACK6
 
 
 def settings(config: Config) -> Settings:
@@ -62,4 +73,5 @@ def settings(config: Config) -> Settings:
         ),
         node_cidr=mode == "NodeCIDR",
         node_ports=config.node_port_addresses,
+        bound=tuple(address.packed for address in config.bind_address if not address.is_unspecified),
     )

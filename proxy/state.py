@@ -28,7 +28,7 @@ from proxy.model import (
     Service,
     ServiceCIDR,
 )
-from proxy.nodes import NodeInfo, read_node
+from proxy.nodes import ABSENT, NodeInfo, node_ips, read_node
 from proxy.policy import Candidate, Place, choose_external, choose_internal, gather
 from proxy.services import Name, PortInfo, Rejected, Scope, ServiceInfo, read_service
 from proxy.slices import Condition, SliceInfo, read_slice
@@ -39,24 +39,30 @@ from rules.objects import Family
 
 
 class Problem(Struct, frozen=True):
-    """Something of an object that had to be left out; the rest of the cluster works. For logs and counters."""
+    """Something of an object that had to be left out; the rest of the cluster works. For logs and counters.
+
+    is_conflict: it is in order by itself, and another Service, which is older, has what it claims.
+    """
 
     kind: str
     namespace: str
     name: str
     reason: str
+    is_conflict: bool = False
 
 
 class State:
-    """node: this node's name, as in Endpoint.nodeName.
+    """node: this node's name, as in Endpoint.nodeName. bound: addresses that count as the node's (Settings.bound).
 
     `problems` collects what was found since the caller last emptied it. `visited` counts the objects that were looked
     at (Services, slices, endpoints), so that tests can see that the cost follows the change.
     """
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, bound: tuple[bytes, ...] = ()) -> None:
         self.place = Place(node)
         self.node: NodeInfo | None = None
+        """None: not listed yet; proxy.nodes.ABSENT: there is none."""
+        self.bound = bound
         self.local_addresses: frozenset[bytes] = frozenset()
         self.problems: list[Problem] = []
         self.visited = 0
@@ -168,7 +174,7 @@ class State:
         elif kind == SERVICE_CIDR:
             self._cidrs.pop(name[1], None)
         elif kind == NODE and name[1] == self.place.node:
-            self._set_node(None)
+            self._set_node(ABSENT)
 
     def _replace(self, kind: str, objects: Sequence[KubeObject]) -> None:
         known: Iterable[Name] = {
@@ -253,16 +259,21 @@ class State:
         self._faults(SERVICE_CIDR, ("", obj.metadata.name), *faults)
         self._cidrs[obj.metadata.name] = tuple(networks)
 
-    def _set_node(self, new: NodeInfo | None) -> None:
-        """What depends on this node's labels or addresses is another choice now. Rare; looks at everything."""
-        old, self.node = self.node, new
-        zone = new.zone if new else ""
-        if zone != self.place.zone:
-            self.place = Place(self.place.node, zone)
+    def _set_node(self, new: NodeInfo) -> None:
+        """What depends on this node's labels or addresses is another choice now. Rare; looks at everything.
+
+        A Node is written every few minutes for reasons that do not concern us: then nothing is another object, either.
+        """
+        old = self.node
+        if new == old:
+            return
+        self.node = new
+        if new.zone != self.place.zone:
+            self.place = Place(self.place.node, new.zone)
             for service, slices in self._slices.items():
                 if any(slice_.has_hints for slice_ in slices.values()):
                     self._touch(service)
-        if (old.addresses if old else ()) != (new.addresses if new else ()):
+        if node_ips(old, self.bound) != node_ips(new, self.bound):
             for name, info in self._services.items():
                 if info.sources:
                     self._touch(name)
@@ -327,7 +338,7 @@ class State:
         networks = [n for n in service.sources if n.version == version]
         if any(not n.prefixlen for n in networks) or (service.sources and not networks):
             return None
-        own = [ipaddress.ip_address(a) for a in (self.node.addresses if self.node else ())]
+        own = [ipaddress.ip_address(a) for a in node_ips(self.node, self.bound)]
         if any(address in network for address in own for network in networks):
             # The node talks to the load balancer's address with that address as its source.
             networks += [
@@ -356,7 +367,7 @@ class State:
             f"{describe_key(loser.port.key)} belongs to Service {'/'.join(holder.service.name)}, which is older: "
             "give one of them another address or port"
         )
-        self.problems.append(Problem(SERVICE, *loser.service.name, reason))
+        self.problems.append(Problem(SERVICE, *loser.service.name, reason, is_conflict=True))
 
 
 def _identity(service: ServiceInfo, port: PortInfo, family: Family) -> int:

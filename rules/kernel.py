@@ -80,6 +80,16 @@ class Kernel:
             raise TransactionError(tuple(failures))
         return len(batch.data)
 
+    def has(self, table: Table) -> bool:
+        """Whether there is a table of this family and name. Raises KernelUnreachable."""
+        try:
+            list(self._ask(table_request(table, self._next_sequence())))
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return False
+            raise KernelUnreachable(error.errno or errno.EIO, "cannot read nftables") from error
+        return True
+
     def dump(self, table: Table) -> TableState | None:
         """All of one table, or None if it is not there. Slow at size: for tests and audits, never the steady state."""
         for _ in range(DUMP_TRIES):
@@ -88,12 +98,8 @@ class Kernel:
         raise KernelUnreachable(errno.EBUSY, f"table {table.family.nft} {table.name} changed during each of 10 reads")
 
     def _dump(self, table: Table) -> TableState | None:
-        try:
-            list(self._ask(table_request(table, self._next_sequence())))
-        except OSError as error:
-            if error.errno == errno.ENOENT:
-                return None
-            raise KernelUnreachable(error.errno or errno.EIO, "cannot read nftables") from error
+        if not self.has(table):
+            return None
         state = TableState()
         try:
             state.chains.update(read_chains(self._list(GETCHAIN, table.family, table.name), table.name))

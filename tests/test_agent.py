@@ -15,8 +15,11 @@ from structlog.testing import capture_logs
 from proxy.agent import ONCE_SECONDS, RETRY_SECONDS, Agent, Nftables, explain
 from proxy.errors import KernelTooOld, NoPermission, RulesRefused, SourceError, UserError
 from proxy.events import Delete, Event, Failed, Inbox, Put, Replace
+from proxy.healthz import Health
 from proxy.model import ENDPOINT_SLICE, KINDS, NODE, SERVICE, SERVICE_CIDR, KubeObject, convert
-from proxy.state import State
+from proxy.node_reports import NodeReports
+from proxy.settings import Settings
+from proxy.state import Problem, State
 from rules.errors import Failure, TransactionError
 from rules.fake import FakeKernel
 from rules.layout import LAYOUTS, Layout
@@ -70,11 +73,11 @@ NO_MEMORY = Failure(None, errno.ENOMEM)
 class World:
     """An agent, its kernel and clock, and what the cluster is by now."""
 
-    def __init__(self, kernel: Stubborn | None = None) -> None:
+    def __init__(self, kernel: Stubborn | None = None, **options: Any) -> None:
         self.kernel = kernel or Stubborn()
         self.clock = Clock()
         self.inbox = Inbox()
-        self.agent = Agent(State(NODE_NAME), self.kernel, self.inbox, clock=self.clock)
+        self.agent = Agent(State(NODE_NAME), self.kernel, self.inbox, clock=self.clock, **options)
         self.cluster: Cluster = {}
 
     def handle(self, *events: Event) -> None:
@@ -224,6 +227,102 @@ def test_it_ends_when_the_inbox_is_closed() -> None:
     world.inbox.close()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_the_first_sync_waits_a_little_for_the_node() -> None:
+    for last in (NODE, SERVICE_CIDR):
+        world = World(grace=2.0)
+        world.handle(*(Replace(kind, []) for kind in KINDS if kind != last), *WEB)
+        assert not world.kernel.tries
+        world.handle(Replace(last, []))
+        assert world.kernel.tries == 1
+
+
+def test_the_first_sync_does_not_wait_for_ever_for_the_node() -> None:
+    world = World(grace=2.0)
+    script = scripted(world, (1.0, [Replace(SERVICE, []), Replace(ENDPOINT_SLICE, []), *WEB]), (60.0, []))
+    world.agent.inbox = script
+    world.agent.run()
+    assert world.kernel.tries == 1
+    assert script.waits[:3] == [None, 2.0, None]
+
+
+def test_waiting_for_pod_cidrs_is_no_busy_loop() -> None:
+    world = World(grace=2.0, settings=Settings(node_cidr=True))
+    lists = [Replace(kind, []) for kind in KINDS]
+    script = scripted(world, (1.0, lists), (60.0, put({"kind": "Node", "metadata": {"name": "other"}})), (90.0, []))
+    world.agent.inbox = script
+    with capture_logs() as logs:
+        world.agent.run()
+    assert not world.kernel.tries
+    assert [log["event"] for log in logs] == ["waiting_for_pod_cidrs"]
+    assert script.waits[1:] == [None] * len(script.waits[1:])
+
+
+def test_a_node_of_one_family_has_one_table() -> None:
+    for family, other in ((Family.IPV4, Family.IPV6), (Family.IPV6, Family.IPV4)):
+        world = World(families=[family]).start(*WEB)
+        world.handle(
+            *put(service("new", "10.96.0.9", "fd00::9")),
+            Replace(SERVICE_CIDR, [obj_cidr("10.96.0.0/12", "fd00::/108")]),
+        )
+        assert world.kernel.dump(LAYOUTS[other].table) is None
+        expected = from_scratch(world.cluster, 0)
+        assert content(world.kernel.dump(LAYOUTS[family].table)) == expected[family]
+
+
+# What it tells others.
+
+
+def test_health_follows_the_kernel() -> None:
+    health = Health(60.0)
+    world = World(health=health)
+    world.handle(Replace(SERVICE, []))
+    world.clock.now = 1000.0
+    assert (
+        health.status(1000.0).works and not health.status(1000.0).programmed
+    )  # an API server that is away is no fault of ours
+    world.start(*WEB)
+    assert health.status(1000.0).programmed
+    world.kernel.reason = NO_MEMORY
+    world.handle(*put(service("new", "10.96.0.9")))
+    assert health.status(1059.0).works and not health.status(1061.0).works
+    world.kernel.reason = None
+    world.clock.now = 1100.0
+    world.handle()
+    assert health.status(2000.0).works
+
+
+class Told(NodeReports):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[tuple[str, Any]] = []
+
+    def sync_failed(self, cause: str, now: float) -> None:
+        self.said.append(("failed", now))
+
+    def sync_works(self, now: float) -> None:
+        self.said.append(("works", now))
+
+    def conflicts(self, problems: Sequence[Problem]) -> None:
+        self.said += [("conflict", problem.name) for problem in problems]
+
+
+def test_reports_hear_of_failures_and_of_conflicts() -> None:
+    told = Told()
+    world = World(reports=told).start(*WEB)
+    world.kernel.reason = NO_MEMORY
+    world.clock.now = 5.0
+    world.handle(*put(service("new", "10.96.0.9")))
+    world.kernel.reason = None
+    world.clock.now = 9.0
+    world.handle(
+        *put(
+            service("zorro", "10.96.0.1"),
+            {"kind": "Service", "metadata": {"name": "bad"}, "spec": {"clusterIP": "x", "ports": [{"port": 1}]}},
+        )
+    )
+    assert told.said == [("works", 0.0), ("failed", 5.0), ("failed", 5.0), ("works", 9.0), ("conflict", "zorro")]
 
 
 def test_once_ends_when_all_kinds_are_listed() -> None:

@@ -20,9 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from proxy import health_server
-from proxy.health_checks import MAX_REQUEST, Conflict, HealthCheck, HealthChecks, answer, health_check
+from proxy import health_checks, health_server, http_server
+from proxy.health_checks import Conflict, HealthCheck, HealthChecks, health_check
 from proxy.health_server import HealthServer
+from proxy.http_message import MAX_REQUEST, Request, parse, render
 from proxy.policy import Place
 from proxy.services import Name, PortInfo, Scope, ServiceInfo
 from proxy.slices import Condition, EndpointInfo, SliceInfo
@@ -168,6 +169,15 @@ def test_history_leaves_no_trace(history: list[tuple[str, tuple[int, int, str] |
 # -- What is said ------------------------------------------------------------------------------------------------------
 
 GET = b"GET / HTTP/1.1\r\nHost: node\r\n\r\n"
+
+
+def answer(request: bytes, name: Name, endpoints: int, healthy: bool) -> bytes | None:
+    said = parse(request)
+    if said is None:
+        return None
+    head_only = isinstance(said, Request) and said.method == "HEAD"
+    response = health_checks.answer(name, endpoints, healthy) if isinstance(said, Request) else said
+    return render(response, 0.0, head_only=head_only)
 
 
 def without(said: bytes, *names: bytes) -> bytes:
@@ -346,7 +356,7 @@ def test_whose_service_goes_while_he_asks_gets_no_answer() -> None:
 
 @pytest.mark.root
 def test_a_port_that_is_taken_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_server, "RETRY_SECONDS", (0.02,))
+    monkeypatch.setattr(http_server, "RETRY_SECONDS", (0.02,))
 
     def body(server: HealthServer) -> None:
         with socket.create_server((A1_TEXT, 30001)):
@@ -370,7 +380,7 @@ def test_a_port_that_is_taken_is_reported_and_tried_again(monkeypatch: pytest.Mo
 
 @pytest.mark.root
 def test_an_address_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_server, "RETRY_SECONDS", (0.02,))
+    monkeypatch.setattr(http_server, "RETRY_SECONDS", (0.02,))
 
     def body(server: HealthServer) -> None:
         server.update(dict([check("a", 30001)]), addresses(A1, A2))
@@ -385,7 +395,7 @@ def test_an_address_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.root
 def test_what_is_tried_again_can_be_called_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_server, "RETRY_SECONDS", (0.02,))
+    monkeypatch.setattr(http_server, "RETRY_SECONDS", (0.02,))
 
     def body(server: HealthServer) -> None:
         with socket.create_server((A1_TEXT, 30001)):
@@ -429,7 +439,7 @@ def test_slow_clients_do_not_keep_others_from_asking() -> None:
         with ExitStack() as stack:
             slow = [
                 stack.enter_context(socket.create_connection((A1_TEXT, 30001), SECONDS))
-                for _ in range(health_server.MAX_CONNECTIONS + 20)
+                for _ in range(http_server.MAX_CONNECTIONS + 20)
             ]
             for client in slow[20:]:
                 client.sendall(GET[:7])
@@ -444,7 +454,7 @@ def test_slow_clients_do_not_keep_others_from_asking() -> None:
 
 @pytest.mark.root
 def test_a_request_takes_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_server, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.05)
 
     def body(server: HealthServer) -> None:
         server.update(dict([check("a", 30001)]), addresses(A1))
@@ -458,7 +468,7 @@ def test_a_request_takes_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.root
 def test_without_descriptors_it_waits_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_server, "ACCEPT_PAUSE", 0.02)
+    monkeypatch.setattr(http_server, "ACCEPT_PAUSE", 0.02)
 
     def body(server: HealthServer) -> None:
         server.update(dict([check("a", 30001)]), addresses(A1))
@@ -520,16 +530,17 @@ def test_stop_leaves_nothing_behind() -> None:
     def body(server: HealthServer) -> None:
         server.stop()
         server.update({("ns", "a"): None}, addresses(A1))
-        assert "health-checks" not in names()  # nobody wants one
+        assert "health-check-server" not in names()  # nobody wants one
         server.update(dict([check("a", 30001)]), addresses(A1))
         eventually("200 1", lambda: status(A1_TEXT, 30001))
+        assert "health-check-server" in names()
         with socket.create_connection((A1_TEXT, 30001), SECONDS) as client:
             client.sendall(GET[:5])
             assert status(A1_TEXT, 30001) == "200 1"  # so the one before was accepted, too
             server.stop()
             assert is_over(client)
         assert status(A1_TEXT, 30001) == "refused"
-        assert "health-checks" not in names()
+        assert "health-check-server" not in names()
 
     with_server(body)
     assert len(os.listdir("/proc/self/fd")) == before

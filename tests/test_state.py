@@ -9,6 +9,7 @@ import pytest
 
 from proxy.events import Delete, Event, Put, Replace
 from proxy.model import ENDPOINT_SLICE, NODE, SERVICE, SERVICE_CIDR, convert
+from proxy.nodes import ABSENT, NodeInfo
 from proxy.state import Problem, State
 from rules.elements import ServicePort, describe_key
 from tests.objects import Object, endpoint_slice, service
@@ -606,6 +607,33 @@ def test_service_cidrs() -> None:
     assert cidrs(world.apply(Replace(SERVICE_CIDR, []))) == []
 
 
+def test_a_service_cidr_counts_from_the_first_event_to_the_last() -> None:
+    """As in kube-proxy: neither its conditions nor its deletion change what is a Service's address until it is gone."""
+    pending = cidr("a", "10.96.0.0/16")
+    ready = {"type": "Ready", "status": "False", "reason": "Terminating"}
+    leaving = pending | {"status": {"conditions": [ready]}}
+    leaving["metadata"] = leaving["metadata"] | {"deletionTimestamp": "2026-11-30T04:34:38Z", "finalizers": ["x"]}
+    world = World(pending)
+    assert cidrs(world) == cidrs(world.put(leaving)) == ["10.96.0.0/16"]
+    assert cidrs(world.delete(pending)) == []
+
+
+def test_a_service_cidr_grows_by_a_family() -> None:
+    world = World(cidr("kubernetes", "10.96.0.0/16"), cidr("more", "10.97.0.0/16"))
+    assert cidrs(world.put(cidr("kubernetes", "10.96.0.0/16", "fd00::/112"))) == [
+        "10.96.0.0/16",
+        "10.97.0.0/16",
+        "fd00::/112",
+    ]
+    assert cidrs(world.put(cidr("more", "10.98.0.0/16")))[:2] == ["10.96.0.0/16", "10.98.0.0/16"]
+    assert not world.changed  # no service port depends on it
+
+
+def test_a_server_without_service_cidrs() -> None:
+    world = World(web()).apply(Replace(SERVICE_CIDR, ()))
+    assert cidrs(world) == [] and world.names == {"10.96.0.1:80/TCP"}
+
+
 def test_sloppy_and_bad_service_cidrs() -> None:
     world = World(cidr("a", "010.96.0.1/16", "fd00::5/112", " 10.200.0.0/16 "))
     assert cidrs(world) == ["10.96.0.0/16", "10.200.0.0/16", "fd00::/112"] and not world.problems()
@@ -617,6 +645,73 @@ def test_sloppy_and_bad_service_cidrs() -> None:
     world.put(cidr("b", "10.201.0.0/16", "10.96.0.0/33", "10.96.0.0", "x/8", "10.0.0.0/-1", ""))
     assert not world.problems()
     assert cidrs(world.put({"kind": SERVICE_CIDR, "metadata": {"name": "a"}})) == ["10.201.0.0/16"]
+
+
+# This node's object.
+
+
+def node_at(*addresses: str, **spec: Any) -> Object:
+    status = {"addresses": [{"type": "InternalIP", "address": address} for address in addresses]}
+    return {"kind": NODE, "metadata": {"name": HERE}, "spec": spec, "status": status}
+
+
+def test_the_node_is_unknown_then_there_then_gone() -> None:
+    world = World()
+    assert world.state.node is None
+    assert world.apply(Replace(NODE, [])).state.node == ABSENT
+    assert world.put(node_at("192.0.2.1")).state.node == NodeInfo(addresses=(bytes([192, 0, 2, 1]),))
+    assert world.put(place("z", THERE)).delete(place("z", THERE)).state.node != ABSENT  # another one
+    assert world.delete(node_at()).state.node == ABSENT
+    marked = convert(NODE, node_at(taints=[{"key": "ToBeDeletedByClusterAutoscaler"}]))
+    node = world.apply(Replace(NODE, [marked])).state.node
+    assert node and node.exists and not node.eligible
+
+
+def test_what_does_not_concern_us_is_not_another_node() -> None:
+    """A Node is written again and again: what depends on it must not be looked at each time."""
+    world = World(node_at("192.0.2.1"))
+    before = world.state.node
+    conditions = [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-11-30T04:34:38Z"}]
+    again = node_at("192.0.2.1", taints=[{"key": "other", "effect": "NoSchedule"}])
+    again["status"] |= {"conditions": conditions, "images": [{"names": ["a"]}]}
+    assert world.put(again).state.node is before
+    assert world.apply(Replace(NODE, [convert(NODE, again)])).state.node is before
+
+
+def guarded() -> Object:
+    """Its load balancer's addresses are sources themselves where the node's IP is within the range."""
+    status = {"loadBalancer": {"ingress": [{"ip": "203.0.113.1"}, {"ip": "2001:db8::1"}]}}
+    ranges = ["192.0.2.0/24", "fd77::/64"]
+    made = service("web", "10.96.0.1", "fd00::1", type="LoadBalancer", loadBalancerSourceRanges=ranges)
+    return made | {"status": status}
+
+
+def admitted(world: World) -> set[str]:
+    """Of the load balancer's addresses, those that are sources of themselves."""
+    return {
+        address
+        for address in ("203.0.113.1", "2001:db8::1")
+        for first, last in world.port(f"{address}:80/TCP" if "." in address else f"[{address}]:80/TCP").sources or ()
+        if first == last == ipaddress.ip_address(address).packed
+    }
+
+
+def test_the_nodes_ips_decide_who_may_use_a_load_balancer() -> None:
+    world = World(guarded())
+    assert admitted(world) == set()
+    assert admitted(world.put(node_at("192.0.2.1"))) == {"203.0.113.1"}
+    assert admitted(world.put(node_at("192.0.2.1", "fd77::1"))) == {"203.0.113.1", "2001:db8::1"}
+    assert admitted(world.put(node_at("198.51.100.1", "fd77::1"))) == {"2001:db8::1"}
+    assert admitted(world.delete(node_at())) == set()
+
+
+def test_a_bind_address_goes_before_the_nodes_ip() -> None:
+    world = World()
+    world.state = State(HERE, bound=(bytes([198, 51, 100, 9]),))
+    assert admitted(world.put(guarded(), node_at("192.0.2.1", "fd77::1"))) == {"2001:db8::1"}
+    world.state = State(HERE, bound=(bytes([192, 0, 2, 9]),))
+    assert admitted(world.put(guarded())) == {"203.0.113.1"}  # without a Node, too
+    assert admitted(world.put(node_at("198.51.100.1", "fd77::1"))) == {"203.0.113.1", "2001:db8::1"}
 
 
 # Two Services claim one address, protocol and port.

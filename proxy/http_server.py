@@ -1,0 +1,302 @@
+"""Small HTTP servers: one thread listens on any number of addresses, whoever may ask and however slowly.
+
+Everything that a client can make us hold is bounded: the size of a request, the time for a request and its answer, the
+number of connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+import structlog
+from msgspec import Struct
+
+from proxy.http_message import MAX_REQUEST, Request, Response, parse, render
+from rules.objects import Family
+
+LOG = structlog.get_logger()
+
+REQUEST_SECONDS: Final = 5.0
+"""How long a client may take for its request and for our answer together."""
+MAX_CONNECTIONS: Final = 256
+"""When more are open, the one that is open longest is dropped: an honest client is done in milliseconds."""
+MAX_EXTRA: Final = 1 << 20
+"""Bytes that are read after the request. A connection that is closed over unread bytes is reset, and its client may
+never see the answer."""
+BACKLOG: Final = 128
+ACCEPT_PAUSE: Final = 1.0
+RETRY_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""Waits between tries to listen where it was not possible (another program has the port, the address is not there)."""
+
+Spot = tuple[bytes, int]
+"""Where to listen: a packed address and a port."""
+
+_CAUSES: Final = {
+    errno.EADDRINUSE: "another program listens on this port",
+    errno.EADDRNOTAVAIL: "no interface of this node has this address (yet)",
+    errno.EMFILE: "too many files are open",
+    errno.EACCES: "permission denied",
+    errno.EAFNOSUPPORT: "this kernel does not have this IP family",
+}
+_REMEDIES: Final = {
+    errno.EMFILE: "raise the limit of open files",
+    errno.EACCES: "give CAP_NET_BIND_SERVICE, or a port above 1023",
+}
+
+
+class Site(Struct, frozen=True):
+    """What is served. `name` begins its log events (NAME_listening ...). `answer` is called in the server's thread, must
+    not block, and returns None where nobody is (any more): the client is hung up on. `remedies`: what to do when it is
+    not possible to listen, by errno. `details`: what a log event about a port says besides its number.
+    """
+
+    name: str
+    answer: Callable[[Request, Spot], Response | None]
+    remedies: Mapping[int, str] = {}
+    details: Callable[[int], Mapping[str, str]] = lambda _port: {}
+
+
+def spots(host: str, port: int, families: Collection[Family]) -> frozenset[Spot]:
+    """Where a server listens that is to listen on `host`: an unspecified one, of either family, means every address of
+    all `families`, as in Go's programs."""
+    address = ipaddress.ip_address(host)
+    if address.is_unspecified:
+        return frozenset((bytes(family.address_size), port) for family in families)
+    return frozenset([(address.packed, port)])
+
+
+class HttpServer:
+    """A thread from `start` to `stop`. Sockets are of the network namespace of the thread that starts it."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._running: tuple[asyncio.AbstractEventLoop, threading.Thread, Listeners] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None
+
+    def start(self) -> Listeners:
+        """Returns what is to be used in the server's thread only: see `call`."""
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(self._report)
+        name = f"{self._site.name.replace('_', '-')}-server"
+        thread = threading.Thread(target=loop.run_forever, name=name, daemon=True)
+        listeners = Listeners(loop, self._site)
+        self._running = loop, thread, listeners
+        thread.start()
+        return listeners
+
+    def call(self, action: Callable[..., None], *arguments: object) -> None:
+        """Call it in the server's thread, after all that was to be called before; returns at once."""
+        if self._running:
+            self._running[0].call_soon_threadsafe(action, *arguments)
+
+    def stop(self) -> None:
+        """Close all ports and connections, end the thread and wait for it. Does nothing if there is none."""
+        if self._running:
+            loop, thread, listeners = self._running
+            loop.call_soon_threadsafe(listeners.close)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+            self._running = None
+
+    def _report(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback failed; the loop goes on."""
+        LOG.error(f"{self._site.name}_failure", exc_info=context.get("exception"), remedy="report this bug")
+
+
+class Listeners:
+    """The sockets. Everything runs in the loop's thread, as callbacks that do not wait."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, site: Site) -> None:
+        self.loop, self.site = loop, site
+        self.connections: dict[_Connection, None] = {}
+        self._sockets: dict[Spot, socket.socket] = {}
+        self._retries: dict[Spot, asyncio.TimerHandle] = {}
+
+    def listen(self, wanted: Collection[Spot], ready: Mapping[Spot, socket.socket] | None = None) -> None:
+        """Listen there and nowhere else. `ready`: sockets that listen already, and are ours from now on."""
+        # The old ones first: a socket for all addresses cannot be where there is one for some.
+        for spot in (self._sockets.keys() | self._retries.keys()) - set(wanted):
+            self._close(spot)
+        for spot, sock in (ready or {}).items():
+            self._take(spot, sock)
+        for spot in set(wanted) - self._sockets.keys() - self._retries.keys():
+            self._listen(spot)
+
+    def close(self) -> None:
+        self.listen(())
+        for connection in list(self.connections):
+            connection.close()
+
+    def _close(self, spot: Spot) -> None:
+        if sock := self._sockets.pop(spot, None):
+            self.loop.remove_reader(sock)
+            sock.close()
+        if retry := self._retries.pop(spot, None):
+            retry.cancel()
+
+    def _listen(self, spot: Spot, tries: int = 0) -> None:
+        """Listen; if that is not possible, say so once and try it again later."""
+        self._retries.pop(spot, None)
+        address, port = str(ipaddress.ip_address(spot[0])), spot[1]
+        try:
+            sock = listening(spot)
+        except OSError as error:
+            if not tries:
+                cause, remedy = explain(error, self.site)
+                then = f"{remedy}; it is tried again and again"
+                details = self.site.details(port)
+                LOG.warning(
+                    f"{self.site.name}_not_listening", **details, address=address, port=port, cause=cause, remedy=then
+                )
+            wait = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
+            self._retries[spot] = self.loop.call_later(wait, self._listen, spot, tries + 1)
+            return
+        if tries:
+            LOG.info(f"{self.site.name}_listening", address=address, port=port, tries=tries + 1)
+        self._take(spot, sock)
+
+    def _take(self, spot: Spot, sock: socket.socket) -> None:
+        self._sockets[spot] = sock
+        self.loop.add_reader(sock, self._accept, spot)
+
+    def _accept(self, spot: Spot) -> None:
+        """Take in those that wait, but no more than can wait at once."""
+        sock = self._sockets[spot]
+        for _ in range(BACKLOG):
+            try:
+                accepted, _peer = sock.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                continue  # it is gone again
+            except OSError as error:
+                # No descriptors or no memory. To be called again at once would not help.
+                event = f"{self.site.name}_not_accepted"
+                LOG.warning(event, port=spot[1], cause=error.strerror, next="wait a second")
+                self.loop.remove_reader(sock)
+                self.loop.call_later(ACCEPT_PAUSE, self._accept_again, spot)
+                return
+            if len(self.connections) >= MAX_CONNECTIONS:
+                next(iter(self.connections)).close()
+            self.connections[_Connection(self, accepted, spot)] = None
+
+    def _accept_again(self, spot: Spot) -> None:
+        if sock := self._sockets.get(spot):
+            self.loop.add_reader(sock, self._accept, spot)
+
+
+class _Connection:
+    """One client: a request, an answer, the end."""
+
+    def __init__(self, listeners: Listeners, sock: socket.socket, spot: Spot) -> None:
+        self._listeners, self._socket, self._spot = listeners, sock, spot
+        self._request = b""
+        self._unsent = memoryview(b"")
+        self._extra = MAX_EXTRA
+        sock.setblocking(False)
+        listeners.loop.add_reader(sock, self._read)
+        self._timer = listeners.loop.call_later(REQUEST_SECONDS, self.close)
+
+    def _read(self) -> None:
+        data = self._receive(MAX_REQUEST + 1)
+        if not data:
+            return
+        self._request += data
+        said = parse(self._request)
+        if said is None:
+            return
+        head_only = isinstance(said, Request) and said.method == "HEAD"
+        if isinstance(said, Request):
+            try:
+                answer = self._listeners.site.answer(said, self._spot)
+            except BaseException:
+                self.close()
+                raise
+            if answer is None:
+                self.close()
+                return
+            said = answer
+        self._unsent = memoryview(render(said, time.time(), head_only=head_only))
+        self._listeners.loop.remove_reader(self._socket)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            sent = self._socket.send(self._unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close()  # the client went
+            return
+        self._unsent = self._unsent[sent:]
+        loop = self._listeners.loop
+        if self._unsent:
+            loop.add_writer(self._socket, self._write)
+            return
+        loop.remove_writer(self._socket)
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.close()
+            return
+        loop.add_reader(self._socket, self._wait_for_end)
+
+    def _wait_for_end(self) -> None:
+        """Until the client has read it all, and says so by closing."""
+        self._extra -= len(self._receive(1 << 16))
+        if self._extra <= 0:
+            self.close()
+
+    def _receive(self, size: int) -> bytes:
+        """b"": nothing there, or the client went."""
+        try:
+            data = self._socket.recv(size)
+        except BlockingIOError:
+            return b""
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+        return data
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self._listeners.connections.pop(self, None)
+        self._listeners.loop.remove_reader(self._socket)
+        self._listeners.loop.remove_writer(self._socket)
+        self._socket.close()
+
+
+def listening(spot: Spot) -> socket.socket:
+    """A socket that listens there and does not block. Raises OSError."""
+    family = Family.of(spot[0])
+    sock = socket.socket(socket.AF_INET if family is Family.IPV4 else socket.AF_INET6, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family is Family.IPV6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((str(ipaddress.ip_address(spot[0])), spot[1]))
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def explain(error: OSError, site: Site) -> tuple[str, str]:
+    """Why it is not possible to listen, and what to do."""
+    code = error.errno or 0
+    cause = _CAUSES.get(code, error.strerror or str(error))
+    return cause, site.remedies.get(code) or _REMEDIES.get(code, "see the cause")
