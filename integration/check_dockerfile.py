@@ -2,8 +2,8 @@
 
     python -m integration.check_dockerfile [--base DIR] [--mirror URL]
 
-Then the entry point is run inside the last stage, and the size of the tree is printed. Needs root, debootstrap and a
-network. `debian:bookworm-slim` is stood in for by debootstrap's minbase variant, which is larger: it keeps
+Then the entry point is run inside the last stage, also as deploy/ runs it: read-only, with the DaemonSet's
+capabilities. The size of the tree is printed. Needs root, debootstrap and a network. `debian:bookworm-slim` is stood in for by debootstrap's minbase variant, which is larger: it keeps
 documentation and locales. Instructions that are not used in this Dockerfile are refused, not guessed.
 """
 
@@ -28,10 +28,12 @@ CERTIFICATES = "/run/certificates.crt"
 
 # The chroot's mounts live in a mount namespace of the command, so they are gone when it ends, however it ends.
 IN_CHROOT = """
-mount -t proc proc "$1/proc"
-mount --rbind /dev "$1/dev"
-mount -t sysfs sysfs "$1/sys"
-root=$1; shift
+root=$1 mode=$2; shift 2
+mount --bind "$root" "$root"
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+mount -t sysfs sysfs "$root/sys"
+mount -o "remount,bind,$mode" "$root"
 exec chroot "$root" "$@"
 """
 
@@ -46,13 +48,15 @@ class Stage:
     entrypoint: list[str] = field(default_factory=list)
     command: list[str] = field(default_factory=list)
 
-    def run(self, argv: list[str]) -> None:
-        """Run `argv` inside, in the stage's directory and environment. SystemExit if it fails."""
+    def run(self, argv: list[str], *, read_only: bool = False, expected: int = 0) -> None:
+        """Run `argv` inside, in the stage's directory and environment. SystemExit unless the exit code is `expected`."""
         settings = {"HOME": "/root", **self.environment, **_network_settings(self.tree)}
         inside = ["env", "-i", f"--chdir={self.directory}", *(f"{k}={v}" for k, v in settings.items()), *argv]
         whole = ["unshare", "--mount", "--propagation", "private", "sh", "-euc", IN_CHROOT, "sh", str(self.tree)]
-        if code := subprocess.run([*whole, *inside], stdin=subprocess.DEVNULL, check=False).returncode:
-            sys.exit(f"exit code {code}: {shlex.join(argv)}")
+        whole.append("ro" if read_only else "rw")
+        code = subprocess.run([*whole, *inside], stdin=subprocess.DEVNULL, check=False).returncode
+        if code != expected:
+            sys.exit(f"exit code {code}, not {expected}: {shlex.join(argv)}")
 
 
 def _network_settings(tree: Path) -> dict[str, str]:
@@ -168,6 +172,36 @@ def check(stage: Stage) -> None:
         stage.run([*stage.entrypoint, *option.split()])
     for unwanted in ("pip", "pip3", "gcc", "cc", "git"):
         stage.run(["/bin/sh", "-c", f"! command -v {unwanted}"])
+    if slow := [path for path in sources(stage.tree) if not bytecode(path).exists()]:
+        sys.exit(f"no bytecode, so each start compiles {len(slow)} modules, such as {slow[0]}")
+    check_as_deployed(stage)
+
+
+def sources(tree: Path) -> list[Path]:
+    """The modules of the image: the standard library and what is installed."""
+    [library] = tree.glob("usr/lib/python3.*")
+    return [path for top in (library, tree / "opt/venv/lib") for path in top.rglob("*.py")]
+
+
+def bytecode(source: Path) -> Path:
+    [version] = re.findall(r"/python3\.(\d+)/", str(source))[-1:]
+    return source.parent / "__pycache__" / f"{source.stem}.cpython-3{version}.pyc"
+
+
+def check_as_deployed(stage: Stage) -> None:
+    """The agent programs a network namespace with what the DaemonSet gives it, and finds the way to an API server."""
+    [names] = re.findall(r"^ +add: \[(.+)\]$", (ROOT / "deploy/base/daemonset.yaml").read_text(), re.MULTILINE)
+    given = ",".join(f"+{name.lower()}" for name in names.split(", "))
+    contained = ["unshare", "--net", "setpriv", f"--bounding-set=-all,{given}", "--inh-caps=-all", "--no-new-privs"]
+    shutil.copytree(ROOT / "examples", stage.tree / "examples")
+    program = [*contained, *stage.entrypoint, "run", "--node=node0"]
+    for options, code in (
+        (["--once", "--config=/examples/config.yaml", "--manifests=/examples/manifests"], 0),
+        (["--once", "--kubeconfig=/there-is-none"], 4),
+    ):
+        print(f"== {shlex.join([*program, *options])}", flush=True)
+        stage.run([*program, *options], read_only=True, expected=code)
+    shutil.rmtree(stage.tree / "examples")
 
 
 def megabytes(tree: Path) -> float:

@@ -9,9 +9,9 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from inotify_simple import INotify, flags
 from msgspec import Struct, field
 
+from proxy.inotify import INotify, flags
 from proxy.manifest_directory import ATOMIC_LINK
 from proxy.manifest_parse import is_manifest
 

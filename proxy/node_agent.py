@@ -29,6 +29,7 @@ from proxy.page_server import PageServer
 from proxy.command_line import version
 from proxy.settings import Settings, settings
 from proxy.state import State
+from rules.errors import KernelUnreachable
 from rules.kernel import Kernel
 from rules.layout import LAYOUTS
 from rules.objects import Family
@@ -64,9 +65,7 @@ def run(
     causes = missing()
     report_missing(causes)
     families = [family for family in Family if family not in causes]
-    health = Health(
-        SYNC_PERIODS * config.nftables.sync_period, programmed=all(kernel.has(LAYOUTS[f].table) for f in families)
-    )
+    health = Health(SYNC_PERIODS * config.nftables.sync_period, programmed=_has_tables(kernel, families))
     with contextlib.ExitStack() as ends:
         instance = Instance(node)
         ends.callback(instance.close)
@@ -98,6 +97,14 @@ def run(
         except UserError as error:
             reports.start_failed(str(error))
             raise
+
+
+def _has_tables(kernel: Kernel, families: Collection[Family]) -> bool:
+    """Whether an earlier agent's rules are there."""
+    try:
+        return all(kernel.has(LAYOUTS[family].table) for family in families)
+    except KernelUnreachable:
+        return False  # the first transaction will say why
 
 
 def _followers(

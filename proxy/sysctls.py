@@ -1,6 +1,9 @@
 """The kernel's conntrack settings that the configuration asks for, set once.
 
 Where they may not be written, everything else works: that is a warning that says what to do, never a failed start.
+
+A container that is not privileged has /proc/sys read-only. It can be given the node's directory elsewhere, writable:
+then KUBE_PROXY_NFT_SYSCTLS names what stands for /proc/sys there.
 """
 
 from __future__ import annotations
@@ -16,6 +19,11 @@ from proxy.config import Conntrack
 
 LOG = structlog.get_logger()
 
+ROOT: Final = Path("/proc/sys")
+ROOT_VARIABLE: Final = "KUBE_PROXY_NFT_SYSCTLS"
+DIRECTORY: Final = "net/netfilter"
+"""All of them are in it."""
+
 MAX: Final = "net.netfilter.nf_conntrack_max"
 BUCKETS: Final = "net.netfilter.nf_conntrack_buckets"
 """The same as the parameter hashsize of the module nf_conntrack."""
@@ -27,8 +35,10 @@ SCALED_LIMIT: Final = 1 << 20
 
 _OF_INIT: Final = "set it in the node's own network namespace: it can be written there only"
 _REMEDIES: Final = {
-    errno.ENOENT: "load the kernel module nf_conntrack before the start",
-    errno.EROFS: "mount /proc/sys writable (in a pod: privileged), or set it on the node",
+    errno.ENOENT: "load the kernel module nf_conntrack before the start"
+    f" (and where {ROOT_VARIABLE} is set, mount the node's /proc/sys/{DIRECTORY} below what it names)",
+    errno.EROFS: f"mount the node's /proc/sys/{DIRECTORY} writable and set {ROOT_VARIABLE}: see docs/install.md;"
+    " or set it on the node",
     errno.EINVAL: "set a value that the kernel takes",
 }
 _DENIED: Final = "run as root in the node's network namespace with /proc/sys writable, or set it on the node"
@@ -54,9 +64,12 @@ def wanted(conntrack: Conntrack, cores: int) -> dict[str, int]:
     return found
 
 
-def apply(conntrack: Conntrack, root: Path = Path("/proc/sys")) -> None:
+def apply(conntrack: Conntrack, root: Path | None = None) -> None:
     """Write what differs, in the network namespace of this thread. The module nf_conntrack must be there already, which
-    it is when a table with nat chains is. Logs what it sets, and warns of what it cannot."""
+    it is when a table with nat chains is. Logs what it sets, and warns of what it cannot.
+
+    root: what stands for /proc/sys; None: the environment says."""
+    root = root or Path(os.environ.get(ROOT_VARIABLE) or ROOT)
     for name, value in wanted(conntrack, os.cpu_count() or 1).items():
         _set(root, name, value)
 

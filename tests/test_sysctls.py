@@ -141,14 +141,21 @@ def test_without_conntrack_it_is_said(tmp_path: Path) -> None:
         "wanted": 400_000,
         "found": None,
         "cause": "No such file or directory",
-        "remedy": "load the kernel module nf_conntrack before the start",
+        "remedy": "load the kernel module nf_conntrack before the start (and where KUBE_PROXY_NFT_SYSCTLS is set, mount the"
+        " node's /proc/sys/net/netfilter below what it names)",
     }
 
 
 @pytest.mark.parametrize(
     ("code", "remedy"),
     [
-        (errno.EROFS, "mount /proc/sys writable (in a pod: privileged), or set it on the node"),
+        (
+            errno.EROFS,
+            (
+                "mount the node's /proc/sys/net/netfilter writable and set KUBE_PROXY_NFT_SYSCTLS: see docs/install.md;"
+                " or set it on the node"
+            ),
+        ),
         (errno.EACCES, "set it in the node's own network namespace: it can be written there only"),
         (errno.EPERM, "set it in the node's own network namespace: it can be written there only"),
         (errno.EINVAL, "set a value that the kernel takes"),
@@ -179,6 +186,22 @@ def test_one_that_cannot_be_written_leaves_the_others(
         "udp_timeout": 30,
         "udp_timeout_stream": 180,
     }
+
+
+def test_the_environment_says_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBE_PROXY_NFT_SYSCTLS", str(tree(tmp_path, **FRESH)))
+    with capture_logs() as logs:
+        apply(Conntrack(0, 0, 77, 0))
+    assert [(log["event"], log["value"]) for log in logs] == [("sysctl_set", 77)]
+    assert read(tmp_path)["tcp_timeout_established"] == 77
+
+
+def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBE_PROXY_NFT_SYSCTLS", "")
+    read_from: list[Path] = []
+    monkeypatch.setattr(sysctls, "_set", lambda root, name, value: read_from.append(root))
+    apply(Conntrack())
+    assert set(read_from) == {Path("/proc/sys")}
 
 
 def test_nonsense_is_no_crash(tmp_path: Path) -> None:
