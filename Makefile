@@ -9,14 +9,16 @@ PYTHON ?= /usr/bin/python3
 # libnftables read back what the proxy programmed. The proxy itself speaks netlink.
 NFTABLES_BINDINGS := /usr/lib/python3/dist-packages/nftables
 
-SYSTEM_PACKAGES := ca-certificates iproute2 libnftables1 netbase nftables procps python3-nftables python3-venv util-linux
+SYSTEM_PACKAGES := ca-certificates iproute2 ipset iptables libnftables1 netbase nftables procps python3-nftables python3-venv util-linux
+# What `make test-vm` needs besides: another kernel, a machine for it, and IPVS's own tool.
+VM_PACKAGES := ipvsadm kmod linux-image-amd64 qemu-system-x86
 
 VENV := .venv
 # pip applies constraints to the build backend only through this variable.
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(VENV)/bin/pip
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench clean system
+.PHONY: help demo test test-vm lint bench clean system
 
 help:
 	@echo 'make demo   set up, then show the proxy at work in network namespaces'
@@ -30,6 +32,12 @@ demo: $(VENV)/.complete
 
 test: $(VENV)/.complete
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+# On Debian's own kernel, which has IPVS, in a virtual machine: takes some minutes.
+test-vm: SYSTEM_PACKAGES += $(VM_PACKAGES)
+test-vm: $(VENV)/.vm
+	$(VENV)/bin/python -m integration.vm -- \
+	    $(VENV)/bin/python -m pytest -p no:cacheprovider -p no:hypothesispytest tests/vm $(PYTEST_ARGS)
 
 lint: $(VENV)/.complete
 	$(VENV)/bin/ruff check
@@ -48,6 +56,10 @@ $(VENV)/.complete: pyproject.toml constraints.txt | system
 	$(PIP) install --quiet --editable '.[demo,dev]'
 	ln -s $(NFTABLES_BINDINGS) "$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
 	$(VENV)/bin/python -c 'import nftables; nftables.Nftables()'
+	touch $@
+
+$(VENV)/.vm: $(VENV)/.complete
+	$(PIP) install --quiet --editable '.[vm]'
 	touch $@
 
 system:

@@ -196,7 +196,7 @@ def test_the_version_comes_from_the_evidence() -> None:
         ),
         pytest.param([chains("iptables", 30)], {}, id="iptables live, no more"),
         pytest.param([tables()], {}, id="nftables live, no more"),
-        pytest.param([servers(kube=0)], {}, id="virtual servers of a load balancer"),
+        pytest.param([servers(kube=0)], {"ipvs-servers": "notice"}, id="virtual servers of a load balancer"),
         pytest.param(
             [served("ipvs"), servers(), interface(), chains("ipvs"), sets()],
             {"ipvs-mode": "deprecated"},

@@ -81,7 +81,8 @@ class ServedMode(_Evidence, frozen=True):
 
 class IpvsTable(_Evidence, frozen=True):
     """IPVS virtual servers in the kernel. kube: how many of them have an address of kube-ipvs0 or of this node, as
-    kube-proxy's have; others may be a load balancer's (keepalived). schedulers: name -> virtual servers."""
+    kube-proxy's have; 0 without that interface: others may be a load balancer's (keepalived). schedulers: name ->
+    virtual servers."""
 
     services: int
     destinations: int

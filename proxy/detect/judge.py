@@ -76,6 +76,7 @@ CHECKS: Final[tuple[Callable[[Scope], Iterator[Finding]], ...]] = (
     mode_checks.ipvs_options,
     mode_checks.modes_differ,
     kernel_checks.leftovers,
+    kernel_checks.foreign_servers,
     kernel_checks.two_dataplanes,
     kernel_checks.other_proxies,
     kernel_checks.kernel,

@@ -53,6 +53,22 @@ def leftovers(scope: Scope) -> Iterator[Finding]:
             )
 
 
+def foreign_servers(scope: Scope) -> Iterator[Finding]:
+    """IPVS virtual servers that are none of a kube-proxy's interface."""
+    for table in scope.of(IpvsTable):
+        if table.services and not table.kube:
+            yield Finding(
+                check="ipvs-servers",
+                severity="notice",
+                title="the kernel has IPVS virtual servers, and no kube-ipvs0",
+                explanation="they are another load balancer's (keepalived), or what an unfinished clean-up of kube-proxy"
+                f" left: {_counts([table])}",
+                remedy="see whose they are with `ipvsadm -Ln`; leave those of a load balancer alone",
+                evidence=(table,),
+                node=scope.node,
+            )
+
+
 def two_dataplanes(scope: Scope) -> Iterator[Finding]:
     """Rules of several proxies or modes, and nothing says which one is in force."""
     found: dict[str, list[Evidence]] = {

@@ -1,0 +1,72 @@
+"""ipsets named as IPVS mode names its own: linux/netfilter/ipset/ip_set.h. Needs CAP_NET_ADMIN.
+
+Of all others only the names are read, and of these only the headers.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import struct
+from typing import Final
+
+from proxy.detect.evidence import Evidence, KubeSets, Place
+from proxy.detect.kernel_support import Support, could_be_there
+from proxy.detect.netlink import NETLINK_NETFILTER, Netlink
+from proxy.detect.unreadable import because
+from rules.netlink import attribute, attributes, u32
+
+NAMES: Final = re.compile(
+    r"KUBE-(6-)?(CLUSTER-IP|LOOP-BACK|EXTERNAL-IP|LOAD-BALANCER|NODE-PORT|HEALTH-CHECK-NODE-PORT|IPVS-IPS)(-.*)?"
+)
+"""kube-router's network policies have KUBE-SRC-* and KUBE-DST-*, on every node of k3s: not these."""
+
+SUBSYSTEM: Final = 6  # NFNL_SUBSYS_IPSET
+CMD_LIST: Final = 7
+ATTR_PROTOCOL, ATTR_SETNAME, ATTR_FLAGS, ATTR_DATA = 1, 2, 6, 7
+DATA_ELEMENTS: Final = 24
+FLAG_LIST_SETNAME, FLAG_LIST_HEADER = 1 << 1, 1 << 2
+PROTOCOL: Final = b"\x06"  # the oldest that today's kernels take
+_NFGENMSG = struct.Struct(">BBH")
+_NOT_THERE: Final = (errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.EINVAL, errno.EOPNOTSUPP)
+
+
+def gather(support: Support) -> list[Evidence]:
+    """One piece of evidence for all of them, both families."""
+    place = Place("ipset", "KUBE-*")
+    if not could_be_there(support("ip_set", "CONFIG_IP_SET")):
+        return []
+    try:
+        with Netlink(NETLINK_NETFILTER) as netlink:
+            kind = SUBSYSTEM << 8 | CMD_LIST
+            names = netlink.dump(kind, _list(FLAG_LIST_SETNAME), read_name)
+            ours = [name for name in names if NAMES.fullmatch(name)]
+            entries = sum(_entries(netlink, name) for name in ours)
+    except OSError as error:
+        return [] if error.errno in _NOT_THERE else [because(place, error)]
+    except ValueError as error:
+        return [because(place, error)]
+    return [KubeSets(place=place, sets=len(ours), entries=entries)] if ours else []
+
+
+def _entries(netlink: Netlink, name: str) -> int:
+    named = attribute(ATTR_SETNAME, name.encode() + b"\0")
+    try:
+        return sum(netlink.dump(SUBSYSTEM << 8 | CMD_LIST, _list(FLAG_LIST_HEADER, named), read_entries))
+    except FileNotFoundError:  # it has just gone
+        return 0
+
+
+def _list(flags: int, named: bytes = b"") -> bytes:
+    return _NFGENMSG.pack(0, 0, 0) + attribute(ATTR_PROTOCOL, PROTOCOL) + named + u32(ATTR_FLAGS, flags)
+
+
+def read_name(body: memoryview) -> str:
+    """Raises ValueError, KeyError."""
+    return bytes(dict(attributes(body[_NFGENMSG.size :]))[ATTR_SETNAME]).rstrip(b"\0").decode(errors="replace")
+
+
+def read_entries(body: memoryview) -> int:
+    """How many a set has; 0 where its kernel does not tell. Raises ValueError, KeyError."""
+    data = dict(attributes(dict(attributes(body[_NFGENMSG.size :]))[ATTR_DATA]))
+    return int.from_bytes(data.get(DATA_ELEMENTS, b""))

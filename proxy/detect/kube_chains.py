@@ -1,0 +1,57 @@
+"""Whose KUBE-* chains of iptables are, told by their names. Pure.
+
+Others have such names too: kube-router's network policies, which k3s has in it (KUBE-ROUTER-*, KUBE-POD-FW-*,
+KUBE-NWPLCY-*). Only names that kube-proxy or kubelet have ever given count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from proxy.detect.evidence import KubeChains, Place
+
+_OF_SERVICES: Final = re.compile(r"KUBE-(SVC|SVL|EXT|SEP|FW|XLB)-[A-Z2-7]{16}")
+_IPTABLES: Final = frozenset({"KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-CANARY"})
+_IPVS: Final = frozenset(
+    {
+        "KUBE-IPVS-FILTER",
+        "KUBE-IPVS-OUT-FILTER",
+        "KUBE-LOAD-BALANCER",
+        "KUBE-NODE-PORT",
+        "KUBE-SOURCE-RANGES-FIREWALL",
+    }
+)
+_OF_BOTH: Final = frozenset({"KUBE-SERVICES", "KUBE-FORWARD", "KUBE-PROXY-FIREWALL"})
+_OF_KUBELET: Final = frozenset(
+    {"KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"}
+    # kubelet's until 1.27, and kube-proxy's
+    | {"KUBE-MARK-DROP", "KUBE-MARK-MASQ", "KUBE-POSTROUTING"}
+)
+
+
+def classify(names: Iterable[str], place: Place) -> list[KubeChains]:
+    """names: all chains of one variant and family, one for each table that has it.
+
+    Where both modes have chains, each is told, and what belongs to neither counts for both.
+    """
+    known = {"iptables": 0, "ipvs": 0, "": 0}
+    services = 0
+    for name in names:
+        if name in _IPVS:
+            known["ipvs"] += 1
+        elif name in _IPTABLES or _OF_SERVICES.fullmatch(name):
+            known["iptables"] += 1
+            services += name.startswith("KUBE-SVC-")
+        elif name in _OF_BOTH or name in _OF_KUBELET:
+            known[""] += 1
+    shared = known.pop("")
+    found = [
+        KubeChains(place=place, mode=mode, chains=own + shared, services=services if mode == "iptables" else 0)
+        for mode, own in known.items()
+        if own
+    ]
+    if shared and not found:
+        found = [KubeChains(place=place, mode="", chains=shared, services=0)]
+    return found
