@@ -5,6 +5,10 @@ import sys
 
 def main() -> int:
     """As proxy.cli.main; imports it, which takes long enough to be interrupted."""
+    from proxy import signals
+
+    if sys.argv[1:2] == ["run"] or any(argument.startswith("-") for argument in sys.argv[1:2]):
+        signals.end_at_once()  # first: as a container's first process we would not get them at all without a handler
     try:
         from proxy import cli
 

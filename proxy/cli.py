@@ -1,24 +1,38 @@
-"""The command line: kube-proxy-nft run | render | cleanup | demo."""
+"""The command line: kube-proxy-nft run | render | cleanup | config check | demo."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
-import importlib.metadata
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
-from proxy import logs, node_agent
+from proxy import (
+    command_line,
+    config_file,
+    config_report,
+    logs,
+    node_agent,
+    node_families,
+    oom_score,
+    signals,
+    sysctls,
+)
 from proxy.agent import explain, report
-from proxy.config import Config, load_config, node_name
-from proxy.errors import EXIT_CODES, KernelTooOld, NoPermission, UsageError, UserError
+from proxy.config import Config, Given, load_config, node_name, parse_config
+from proxy.config_watch import ConfigWatch
+from proxy.conntrack_socket import FlowTable
+from proxy.errors import ConfigChanged, KernelTooOld, NoPermission, UsageError, UserError
 from proxy.events import Inbox
+from proxy.flags import PORTS, GivenFlags
 from proxy.manifests import ManifestSource
+from proxy.node_events import EventRecorder
 from proxy.settings import settings
 from proxy.state import State
 from rules.diff import scratch
@@ -34,6 +48,8 @@ if TYPE_CHECKING:
     from proxy.apiserver import ApiSource
 
 LOG = structlog.get_logger()
+DEBUG_FROM = 4
+"""From this klog verbosity on, kube-proxy tells of each single change."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,12 +57,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["demo"]:
         return _demo(arguments[1:])
-    options = _parser().parse_args(arguments)
-    logs.configure(options.log_level)
-    commands = {"run": _run, "render": _render, "cleanup": _cleanup}
+    options = command_line.parse(arguments)
+    logs.configure(options.log_level or "info")
+    commands = {"run": _run, "render": _render, "cleanup": _cleanup, "config": _check}
     try:
         commands[options.command](options)
-    except UserError as error:
+    except ConfigChanged as end:
+        LOG.info("ended", cause=str(end), exit_code=end.exit_code)
+        return end.exit_code
+    except (UserError, KernelUnreachable) as caught:
+        error = caught if isinstance(caught, UserError) else _unreachable(caught)
         LOG.error("failed", error=str(error), exit_code=error.exit_code)
         return error.exit_code
     except KeyboardInterrupt:
@@ -57,97 +77,133 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    codes = "\n".join(f"  {code:3}  {meaning}" for code, meaning in EXIT_CODES.items())
-    parser = argparse.ArgumentParser(
-        prog="kube-proxy-nft",
-        description="Kubernetes Services in nftables: a kube-proxy whose changes cost the same in clusters of any size.",
-        epilog=f"exit codes:\n{codes}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"kube-proxy-nft {_version()}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    run = _command(commands, "run", "program this node, and follow what changes until SIGTERM or SIGINT")
-    _common(run)
-    run.add_argument(
-        "--kubeconfig", metavar="FILE", type=_path, help="how to reach the API server (default: the in-cluster account)"
-    )
-    run.add_argument(
-        "--manifests", metavar="DIR", type=_path, help="take the objects from a directory of manifests instead"
-    )
-    run.add_argument("--once", action="store_true", help="program everything once, then exit")
-
-    show = _command(commands, "render", "print the tables that a directory of manifests yields, touching nothing")
-    _common(show)
-    show.add_argument("--manifests", metavar="DIR", type=_path, required=True, help="a directory of manifests")
-
-    clean = _command(commands, "cleanup", "remove our tables from this node, and nothing else")
-    _log_level(clean)
-
-    commands.add_parser("demo", help="see it work in network namespaces on this machine", add_help=False)
-    return parser
-
-
-def _command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
-    text = f"{summary[0].upper()}{summary[1:]}."
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=text)
-    return parser
-
-
-def _path(text: str) -> str:
-    if not text:  # an unset variable in a script: not the same as leaving the option out
-        raise argparse.ArgumentTypeError("it is empty")
-    return text
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("kube-proxy-nft")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", type=_path, help="a KubeProxyConfiguration (v1alpha1)")
-    parser.add_argument("--node", metavar="NAME", help="this node's name (default: hostnameOverride, or the host name)")
-    _log_level(parser)
-
-
-def _log_level(parser: argparse.ArgumentParser) -> None:
-    levels = ", ".join(logs.LEVELS)
-    parser.add_argument(
-        "--log-level", metavar="LEVEL", choices=list(logs.LEVELS), default="info", help=f"{levels} (default: info)"
-    )
-
-
 def _run(options: argparse.Namespace) -> None:
+    flags = GivenFlags(options.flags or (), beside_config=bool(options.config))
+    _configure_logs(options, flags, Config())
+    if flags.value("version") not in ("", "false"):
+        _print(f"kube-proxy-nft {command_line.version()}\n")
+        return
+    if flags.is_on("cleanup"):
+        _cleanup(options)
+        return
+    fields = flags.fields
+    if options.kubeconfig:
+        given = Given("clientConnection.kubeconfig", options.kubeconfig, "--kubeconfig", repr(options.kubeconfig), True)
+        fields.append(given)
+    config = load_config(options.config, fields)
+    _configure_logs(options, flags, config)
+    _report_flags(flags)
+    _report_fields(options.config, config)
+    if path := flags.value("write-config-to"):
+        _write_config(config, path)
+    elif flags.is_on("init-only"):
+        _init(config)
+    else:
+        _proxy(options, config, fields, flags.value("master"))
+
+
+def _init(config: Config) -> None:
+    """What needs more privileges than the rest, so that the rest can go without them."""
+    with contextlib.suppress(OSError), FlowTable() as flows:
+        next(flows.flows(Family.IPV4, bytes(4)), None)  # to ask makes the kernel load nf_conntrack, if it is a module
+    sysctls.apply(config.conntrack)
+
+
+def _proxy(options: argparse.Namespace, config: Config, fields: Sequence[Given], master: str) -> None:
     inbox = Inbox()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: inbox.close())
-    config = _config(options)
-    node = node_name(config, options.node)
-    kernel = _kernel()
-    source = _source(options, config, inbox, node)
-    LOG.info("starting", node=node, source=options.manifests or "API server")
-    try:
-        node_agent.run(config, node, kernel, source, inbox, once=options.once)
-    finally:
-        kernel.close()
+    with contextlib.ExitStack() as ends:
+        ends.enter_context(signals.ending(inbox.close))
+        node = node_name(config, options.node)
+        kernel = Kernel()
+        ends.callback(kernel.close)
+        source, recorder = _source(options, config, inbox, node, master)
+        LOG.info("starting", node=node, source=options.manifests or "API server")
+        watch = None
+        if not options.once:
+            oom_score.apply(config.oom_score_adj)
+            if options.config:
+                watch = ConfigWatch(
+                    options.config, config, lambda data: parse_config(data, options.config, fields), inbox.close
+                )
+                ends.callback(watch.stop)
+                watch.start()
+        node_agent.run(config, node, kernel, source, inbox, once=options.once, recorder=recorder)
+        if watch and watch.changed:
+            raise ConfigChanged(options.config, "it changed", "start again to use it")
+        if inbox.is_closed:
+            LOG.info("ended", cause="a signal", then="the rules stay")
 
 
-def _source(options: argparse.Namespace, config: Config, inbox: Inbox, node: str) -> ManifestSource | ApiSource:
+def _source(
+    options: argparse.Namespace, config: Config, inbox: Inbox, node: str, master: str
+) -> tuple[ManifestSource | ApiSource, EventRecorder | None]:
+    """Where objects come from, and who takes Events on the Node."""
     if options.manifests:
-        if options.kubeconfig:
-            raise UsageError("--manifests and --kubeconfig", "both were given", "choose one source of objects")
-        return ManifestSource(options.manifests, inbox)
-    from proxy.apiserver import ApiSource, Connection  # the kubernetes package is not loaded for manifests
+        for option, value in (("--kubeconfig", options.kubeconfig), ("--master", master)):
+            if value:
+                raise UsageError(f"--manifests and {option}", "both were given", "choose one source of objects")
+        return ManifestSource(options.manifests, inbox), None
+    from proxy.apiserver import ApiSource, Connection  # its libraries are not loaded for manifests
 
-    return ApiSource(Connection(options.kubeconfig or config.client_connection.kubeconfig), inbox, node)
+    connection = Connection(config.client_connection.kubeconfig, master)
+    return ApiSource(connection, inbox, node), None if options.once else EventRecorder(connection, node)
+
+
+def _configure_logs(options: argparse.Namespace, flags: GivenFlags, config: Config) -> None:
+    """The flags go before the file. "text" is what a file says that says nothing: no reason to leave JSON."""
+    flag = flags.value("logging-format")
+    verbose = config.logging.verbosity >= DEBUG_FROM
+    json = True if config.logging.format == "json" else False if flag == "text" else None
+    logs.configure(options.log_level or ("debug" if verbose else "info"), json)
+
+
+def _report_flags(flags: GivenFlags) -> None:
+    if flags.ignored:
+        remedy = "set it in the file, or leave --config out"
+        LOG.warning("flags_ignored", flags=flags.ignored, cause="--config is given", remedy=remedy)
+    for name in PORTS:
+        if flags.value(name):
+            remedy = f"use --{name.replace('port', 'bind-address')}"
+            LOG.warning("flag_deprecated", flag=f"--{name}", remedy=remedy)
+    for name, reason in flags.without_effect:
+        LOG.info("flag_without_effect", flag=name, reason=reason)
+
+
+def _report_fields(file: str | None, config: Config) -> None:
+    for path, reason in config.warnings:
+        LOG.warning("config_field_unknown", file=file, field=path, reason=reason)
+    for path, reason in config.without_effect:
+        log = LOG.warning if path in ("mode", "--proxy-mode") else LOG.info
+        if path.startswith("-"):
+            log("flag_without_effect", flag=path, reason=reason)
+        else:
+            log("config_field_without_effect", file=file, field=path, reason=reason)
+
+
+def _write_config(config: Config, path: str) -> None:
+    try:
+        Path(path).write_text(config_report.show(config), encoding="utf-8")
+    except OSError as error:
+        raise UserError(path, f"cannot be written: {error.strerror}", "give another --write-config-to") from None
+    LOG.info("config_written", file=path)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.file == "-":
+        source, data = "standard input", sys.stdin.buffer.read() if sys.stdin else b""
+    else:
+        source, data = options.file, config_file.read(options.file)
+    config = parse_config(data, source)
+    _report_fields(source, config)
+    if not config.bind_address[0].is_unspecified:  # else the Node decides which family is the first
+        for concern in node_families.concerns(config, frozenset(Family), [config.bind_address[0].packed], ()):
+            LOG.warning("config_field_doubtful", file=source, field=concern.field, reason=concern.cause)
+    _print(config_report.show(config, options.output))
 
 
 def _render(options: argparse.Namespace) -> None:
-    config = _config(options)
+    config = load_config(options.config)
+    _report_fields(options.config, config)
     state = State(node_name(config, options.node))
     inbox = Inbox()
     ManifestSource(options.manifests, inbox).load()
@@ -180,7 +236,7 @@ def _print(text: str) -> None:
 
 
 def _cleanup(_options: argparse.Namespace) -> None:
-    kernel = _kernel()
+    kernel = Kernel()
     operations: list[Operation] = [operation for family in Family for operation in remove(LAYOUTS[family])]
     try:
         kernel.commit(operations)
@@ -200,24 +256,10 @@ def _demo(arguments: Sequence[str]) -> int:
     return demo.main(list(arguments))
 
 
-def _config(options: argparse.Namespace) -> Config:
-    config = load_config(options.config)
-    for path, reason in config.warnings:
-        LOG.warning("config_field_unknown", file=options.config, field=path, reason=reason)
-    for path, reason in config.without_effect:
-        LOG.info("config_field_without_effect", file=options.config, field=path, reason=reason)
-    return config
-
-
-def _kernel() -> Kernel:
-    try:
-        return Kernel()
-    except KernelUnreachable as error:
-        if error.errno in (errno.EPERM, errno.EACCES):
-            raise NoPermission("nftables", str(error), "run as root") from error
-        raise KernelTooOld(
-            "nftables", str(error), "use a kernel with CONFIG_NETFILTER_NETLINK and CONFIG_NF_TABLES"
-        ) from error
+def _unreachable(error: KernelUnreachable) -> UserError:
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return NoPermission("nftables", str(error), "run as root, or with the capability CAP_NET_ADMIN")
+    return KernelTooOld("nftables", str(error), "use a kernel with CONFIG_NETFILTER_NETLINK and CONFIG_NF_TABLES")
 
 
 if __name__ == "__main__":

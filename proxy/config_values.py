@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
+from proxy.durations import parse_duration
+
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
@@ -41,6 +43,10 @@ class BadValue(ValueError):
     """What a value must be and is not."""
 
 
+class BadType(BadValue):
+    """It is not even of the field's type, which no mode of the proxy makes up for."""
+
+
 def kind_of(value: object) -> str:
     """What a user calls this type: "a number", "text"."""
     names = {bool: "true/false", int: "a number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
@@ -58,32 +64,36 @@ def show(value: object) -> str:
 def text(raw: object) -> str:
     if isinstance(raw, str):
         return raw
-    raise BadValue("must be text" if isinstance(raw, dict | list) else "must be text, so put it in quotes")
+    raise BadType("must be text" if isinstance(raw, dict | list) else "must be text, so put it in quotes")
 
 
 def boolean(raw: object) -> bool:
     if isinstance(raw, bool):
         return raw
-    raise BadValue("must be true or false, without quotes")
+    raise BadType(f"must be true or false{_unquoted(raw)}")
 
 
 def list_(raw: object) -> list[Any]:
     if isinstance(raw, list):
         return raw
-    raise BadValue("must be a list")
+    raise BadType("must be a list")
 
 
 def mapping(raw: object) -> dict[Any, Any]:
     if isinstance(raw, dict):
         return raw
-    raise BadValue("must be a mapping")
+    raise BadType("must be a mapping")
+
+
+def _unquoted(raw: object) -> str:
+    return ", without quotes" if isinstance(raw, str) else ""
 
 
 def integer(low: int = 0, high: int = 2**31 - 1) -> Callable[[object], int]:
     def parse(raw: object) -> int:
         if type(raw) is int and low <= raw <= high:
             return raw
-        raise BadValue(f"must be a whole number from {low} to {high}, without quotes")
+        raise BadValue(f"must be a whole number from {low} to {high}{_unquoted(raw)}")
 
     return parse
 
@@ -91,7 +101,7 @@ def integer(low: int = 0, high: int = 2**31 - 1) -> Callable[[object], int]:
 def number(raw: object) -> float:
     if isinstance(raw, int | float) and not isinstance(raw, bool):
         return raw
-    raise BadValue("must be a number, without quotes")
+    raise BadType(f"must be a number{_unquoted(raw)}")
 
 
 def choice(*allowed: str) -> Callable[[object], str]:
@@ -103,44 +113,18 @@ def choice(*allowed: str) -> Callable[[object], str]:
     return parse
 
 
-# Both signs of "micro" (U+00B5 and U+03BC), as in Go's time.ParseDuration.
-_UNITS: Final = {
-    "ns": 1,
-    "us": 10**3,
-    "µs": 10**3,
-    "μs": 10**3,
-    "ms": 10**6,
-    "s": 10**9,
-    "m": 60 * 10**9,
-    "h": 3600 * 10**9,
-}
-_DURATION: Final = re.compile(r"(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+")
-_DURATION_PART: Final = re.compile(r"([0-9]*)(?:\.([0-9]*))?([a-zµμ]+)")
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of a Go duration, such as "1h0m0s", "1.5h", "300ms", "-2s" or "0". Raises ValueError."""
-    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
-    if digits == "0":
-        return 0.0
-    if not _DURATION.fullmatch(digits):
-        raise ValueError(f"not a duration: {text!r}")
-    nanoseconds = 0
-    for whole, fraction, unit in _DURATION_PART.findall(digits):
-        nanoseconds += int(whole or 0) * _UNITS[unit] + int(fraction or 0) * _UNITS[unit] // 10 ** len(fraction)
-    if nanoseconds >= 2**63:
-        raise ValueError(f"longer than 292 years: {text!r}")
-    return sign * nanoseconds / 10**9
+def any_duration(raw: object) -> float:
+    """A duration of either sign: what kube-proxy takes for a section of another mode than its own."""
+    if not isinstance(raw, str):
+        raise BadType('must be a duration as text, such as "30s", "15m" or "1h30m"')
+    try:
+        return parse_duration(raw)
+    except ValueError:
+        raise BadType('must be a duration such as "30s", "15m" or "1h30m"') from None
 
 
 def duration(raw: object) -> float:
-    if not isinstance(raw, str):
-        raise BadValue('must be a duration as text, such as "30s", "15m" or "1h30m"')
-    try:
-        seconds = parse_duration(raw)
-    except ValueError:
-        raise BadValue('must be a duration such as "30s", "15m" or "1h30m"') from None
-    if seconds < 0:
+    if (seconds := any_duration(raw)) < 0:
         raise BadValue("must not be negative")
     return seconds
 
@@ -148,36 +132,44 @@ def duration(raw: object) -> float:
 def text_or_number(raw: object) -> object:
     """A quantity, or a duration in its old form (nanoseconds as a number): used by fields that change nothing here."""
     if isinstance(raw, bool | dict | list):
-        raise BadValue("must be text or a number")
+        raise BadType("must be text or a number")
     return "" if raw in ("0", "0s") else raw
 
 
-def interface(raw: object) -> str:
-    name = text(raw)
-    if len(name.encode(errors="replace")) > 15 or re.search(r"[\s/]", name):
-        raise BadValue("must be an interface name: at most 15 bytes, no blanks, no '/'")
-    return name
+def port_range(raw: object) -> str:
+    """ "LOW-HIGH", "LOW+SIZE" or one port."""
+    value = text(raw)
+    match = re.fullmatch(r"([0-9]{1,5})(?:([-+])([0-9]{1,5}))?", value.strip())
+    if value.strip() and match:
+        low, second = int(match[1]), int(match[3] or match[1])
+        high = low + second if match[2] == "+" else second
+        match = match if low <= high <= 65535 else None
+    if value.strip() and not match:
+        raise BadValue('must be a range of ports, such as "30000-32767"')
+    return value.strip()
 
 
 def _address(text: str) -> Address:
+    """As kube-proxy reads it: leading zeros mean nothing, an IPv4-mapped IPv6 address is an IPv4 address."""
+    if re.fullmatch(r"[0-9]+(\.[0-9]+){3}", text):
+        text = ".".join(str(int(part)) for part in text.split("."))
     address = ip_address(text)
-    if isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped):
-        raise ValueError("zone or IPv4-mapped address")
+    if isinstance(address, IPv6Address):
+        if address.scope_id:
+            raise ValueError("zone")
+        return address.ipv4_mapped or address
     return address
 
 
 def addresses(raw: object) -> tuple[Address, ...]:
-    parts = text(raw).split(",") if raw != "" else []
+    value = text(raw)
     try:
-        found = tuple(_address(part.strip()) for part in parts)
+        return (_address(value),) if value else ()
     except ValueError:
-        raise BadValue("must be an IP address, or an IPv4 and an IPv6 address with a comma between") from None
-    if len(found) > 2 or len({a.version for a in found}) != len(found):
-        raise BadValue("must have at most one address per IP family")
-    return found
+        raise BadValue("must be an IP address") from None
 
 
-_HOST_PORT: Final = re.compile(r"(?:\[(?P<v6>[^][]+)\]|(?P<v4>[^][:]+)):(?P<port>[0-9]{1,5})")
+_HOST_PORT: Final = re.compile(r"(?:\[(?P<bracketed>[^][]+)\]|(?P<bare>[^][:]+)):(?P<port>[0-9]{1,5})")
 
 
 def host_port(default_port: int) -> Callable[[object], HostPort | None]:
@@ -188,13 +180,13 @@ def host_port(default_port: int) -> Callable[[object], HostPort | None]:
         if not value:
             return None
         match = _HOST_PORT.fullmatch(value)
-        host = (match["v6"] or match["v4"]) if match else value
+        host = (match["bracketed"] or match["bare"]) if match else value
         port = int(match["port"]) if match else default_port
         try:
             address = _address(host)
         except ValueError:
             address = None
-        if address is None or not 1 <= port <= 65535 or (match and bool(match["v6"]) != (address.version == 6)):
+        if address is None or not 1 <= port <= 65535:
             raise BadValue("must be an IP address and a port from 1 to 65535, such as 0.0.0.0:10256 or [::]:10256")
         return HostPort(str(address), port)
 
@@ -205,7 +197,10 @@ def _network(text: str) -> Network:
     address, slash, length = text.partition("/")
     if not slash or not re.fullmatch(r"[0-9]{1,3}", length):
         raise ValueError("no prefix length")
-    return ip_network((_address(address), int(length)), strict=False)
+    parsed = _address(address)
+    if parsed.version == 4 and ":" in address:
+        raise ValueError("an IPv4-mapped range belongs to no family")
+    return ip_network((parsed, int(length)), strict=False)
 
 
 def cluster_cidr(raw: object) -> ClusterCIDR | None:
@@ -242,9 +237,32 @@ def node_port_addresses(raw: object) -> NodePortAddresses | None:
     return NodePortAddresses("primary" in entries, tuple(cidrs)) if entries else None
 
 
+def cidrs(raw: object) -> tuple[Network, ...]:
+    """Of a list of CIDRs."""
+    try:
+        return tuple(_network(entry) for entry in list_(raw))
+    except (ValueError, AttributeError):
+        raise BadValue("must be a list of CIDRs") from None
+
+
 def feature_gates(raw: object) -> dict[str, bool]:
     gates = mapping(raw)
     for name, value in gates.items():
         if not isinstance(name, str) or not isinstance(value, bool):
-            raise BadValue(f"must give each feature true or false, without quotes; {name} has {value!r}")
+            raise BadType(f"must give each feature true or false, without quotes; {name} has {value!r}")
     return gates
+
+
+def vmodule(raw: object) -> list[Any]:
+    """[{filePattern: FILE, verbosity: N}], as the flag --vmodule=FILE=N."""
+    for entry in list_(raw):
+        pattern = entry.get("filePattern") if isinstance(entry, dict) else None
+        if not isinstance(pattern, str) or not re.fullmatch(r"[^=,]+", pattern):
+            raise BadValue("must be a list of mappings with a filePattern, which has no '=' and no ','")
+        integer()(entry.get("verbosity", 0))
+    return list_(raw)
+
+
+def is_interface(name: str) -> bool:
+    """Linux: at most 15 bytes, no blanks, no '/'."""
+    return 0 < len(name.encode(errors="replace")) <= 15 and not re.search(r"[\s/]", name)

@@ -16,6 +16,7 @@ EXIT_CODES: Final = {
     5: "no permission to program nftables (CAP_NET_ADMIN)",
     6: "this kernel lacks something that is needed",
     7: "the kernel refused the rules",
+    8: "the configuration file changed: start again to use it",
     9: "another agent programs this network namespace already",
     130: "interrupted",
 }
@@ -53,6 +54,10 @@ class KernelTooOld(UserError):
 
 class RulesRefused(UserError):
     exit_code = 7
+
+
+class ConfigChanged(UserError):
+    exit_code = 8
 
 
 class AlreadyRunning(UserError):

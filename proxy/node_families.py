@@ -141,7 +141,7 @@ def _of_node_ports(config: Config, primary: Family, pod_cidrs: Sequence[Network]
     return [
         Concern(
             "nodePortAddresses",
-            f"it has no range of {NAMES[family]}: there are no NodePorts on {NAMES[family]} addresses",
+            f"it has no range of {NAMES[family]}: NodePorts answer on all {NAMES[family]} addresses",
             "add a range of this family, or set it to [primary]",
         )
         for family in lacking

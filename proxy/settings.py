@@ -53,7 +53,10 @@ class Settings(Struct, frozen=True):
 
     def _is_selected(self, packed: bytes) -> bool:
         address = ipaddress.ip_address(packed)
-        return any(address in cidr for cidr in self.node_ports.cidrs)
+        of_family = [cidr for cidr in self.node_ports.cidrs if cidr.version == address.version]
+        if not of_family and not self.node_ports.primary:
+            return True  # as in kube-proxy: who lists ranges of one family only says nothing of the other
+        return any(address in cidr for cidr in of_family)
 
 
 def _usable(packed: bytes) -> bool:

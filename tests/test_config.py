@@ -13,15 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.config import (
-    ClusterCIDR,
-    Config,
-    HostPort,
-    NodePortAddresses,
-    load_config,
-    node_name,
-)
-from proxy.config_values import parse_duration
+from proxy.config import ClusterCIDR, Config, HostPort, NodePortAddresses, load_config, node_name
+from proxy.durations import parse_duration, show_duration
 from proxy.errors import ConfigError
 
 DATA = Path(__file__).parent / "data" / "config"
@@ -63,7 +56,7 @@ def fault(tmp_path: Path) -> Callable[..., str]:
 # --- files that work ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", sorted(DATA.iterdir()), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", sorted(p for p in DATA.iterdir() if p.suffix != ".txt"), ids=lambda p: p.name)
 def test_every_example_loads_and_knows_every_field(path: Path) -> None:
     assert load_config(str(path)).warnings == ()
 
@@ -87,7 +80,8 @@ def test_a_file_and_what_kube_proxy_made_of_it_mean_the_same() -> None:
 
 def test_the_other_modes_settings_are_named_as_without_effect() -> None:
     config = load_config(str(DATA / "ipvs.json"))
-    assert [name for name, _ in config.without_effect] == ["ipvs.scheduler", "ipvs.strictARP", "mode"]
+    assert {name for name, _ in config.without_effect} == {"ipvs.scheduler", "ipvs.strictARP", "mode"}
+    assert config.mode == "nftables"
 
 
 def test_no_file_gives_the_defaults() -> None:
@@ -103,36 +97,36 @@ def test_no_file_gives_the_defaults() -> None:
 def test_fields_that_are_set(load: Load) -> None:
     config = load("""
 hostnameOverride: node-1
-bindAddress: "10.0.0.1,fd00::1"
+bindAddress: fd00::1
 bindAddressHardFail: true
 healthzBindAddress: 10.0.0.1
 metricsBindAddress: "[fd00::1]:9"
 detectLocalMode: BridgeInterface
-detectLocal: {bridgeInterface: cni0, interfaceNamePrefix: veth}
-nftables: {masqueradeAll: true, masqueradeBit: 0, syncPeriod: 1h, minSyncPeriod: 300ms}
+detectLocal: {bridgeInterface: cni0}
+nftables: {masqueradeAll: true, masqueradeBit: 0, syncPeriod: 1h}
 conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpBeLiberal: true, udpTimeout: 1m30s}
 logging: {format: json, verbosity: 4}
 oomScoreAdj: 0
-configSyncPeriod: 1.5h
 featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}
 """)
     assert config.hostname_override == "node-1"
-    assert config.bind_address == (ip_address("10.0.0.1"), ip_address("fd00::1"))
+    assert config.bind_address == (ip_address("fd00::1"),)
     assert config.bind_address_hard_fail
     assert config.healthz_bind_address == HostPort("10.0.0.1", 10256)
     assert config.metrics_bind_address == HostPort("fd00::1", 9)
     assert config.detect_local_mode == "BridgeInterface"
-    assert (config.detect_local.bridge_interface, config.detect_local.interface_name_prefix) == ("cni0", "veth")
+    assert config.detect_local.bridge_interface == "cni0"
     assert config.nftables.masquerade_all
     assert config.nftables.masquerade_bit == 0
-    assert (config.nftables.sync_period, config.nftables.min_sync_period) == (3600, 0.3)
+    assert config.nftables.sync_period == 3600
     assert (config.conntrack.max_per_core, config.conntrack.min) == (0, 131072)
     assert (config.conntrack.tcp_established_timeout, config.conntrack.tcp_close_wait_timeout) == (0, 3600)
     assert (config.conntrack.tcp_be_liberal, config.conntrack.udp_timeout) == (True, 90)
     assert (config.logging.format, config.logging.verbosity) == ("json", 4)
-    assert (config.oom_score_adj, config.config_sync_period) == (0, 5400)
+    assert config.oom_score_adj == 0
     assert config.feature_gates == {"KubeProxyNFTablesLocalhostNodePorts": True}
-    assert config.warnings == config.without_effect == ()
+    assert config.warnings == ()
+    assert [name for name, _ in config.without_effect] == ["metricsBindAddress"]
 
 
 @pytest.mark.parametrize("mode", ["NodeCIDR", "ClusterCIDR"])
@@ -153,6 +147,7 @@ def test_an_ipv6_bind_address_moves_the_default_listeners(load: Load) -> None:
         ("10.244.0.0/16,fd44::/48", "10.244.0.0/16", "fd44::/48"),
         ("fd44::/48, 10.244.0.0/16", "10.244.0.0/16", "fd44::/48"),
         ("10.244.7.9/16", "10.244.0.0/16", None),
+        ("010.0244.0.0/16", "10.244.0.0/16", None),
         ("fd44::1/48", None, "fd44::/48"),
         ("", None, None),
     ],
@@ -176,6 +171,22 @@ def test_cluster_cidr(load: Load, text: str, v4: str | None, v6: str | None) -> 
 def test_node_port_addresses(load: Load, text: str, primary: bool, cidrs: list[str]) -> None:
     expected = NodePortAddresses(primary, tuple(ip_network(cidr) for cidr in cidrs))
     assert load(f"nodePortAddresses: {text}").node_port_addresses == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1.2.3.4", HostPort("1.2.3.4", 10249)),
+        ("01.02.3.004:7", HostPort("1.2.3.4", 7)),
+        ("[1.2.3.4]:9", HostPort("1.2.3.4", 9)),
+        ("[::ffff:1.2.3.4]:9", HostPort("1.2.3.4", 9)),
+        ("fd00::1", HostPort("fd00::1", 10249)),
+        ("[fd00::1]:09", HostPort("fd00::1", 9)),
+        ("", HostPort("127.0.0.1", 10249)),
+    ],
+)
+def test_where_to_listen(load: Load, text: str, expected: HostPort) -> None:
+    assert load(f'metricsBindAddress: "{text}"').metrics_bind_address == expected
 
 
 @pytest.mark.parametrize("prefix", ["---\n", "\ufeff", "# a comment\n"])
@@ -250,7 +261,6 @@ featureGates: {SomeGate: false}
         ("clusterCIDR: 10.244.0.0", "clusterCIDR", "must be a CIDR"),
         ("clusterCIDR: 10.244.0.0/33", "clusterCIDR", "must be a CIDR"),
         ("clusterCIDR: 10.244.0.0/16,", "clusterCIDR", "must be a CIDR"),
-        ("clusterCIDR: 010.244.0.0/16", "clusterCIDR", "must be a CIDR"),
         ("clusterCIDR: 10.244.0.0/255.255.0.0", "clusterCIDR", "must be a CIDR"),
         ("clusterCIDR: '::ffff:10.0.0.0/104'", "clusterCIDR", "must be a CIDR"),
         ("clusterCIDR: 10.0.0.0/16,10.1.0.0/16", "clusterCIDR", "at most one CIDR per IP family"),
@@ -259,28 +269,44 @@ featureGates: {SomeGate: false}
         ("nftables: {masqueradeBit: 32}", "nftables.masqueradeBit", "from 0 to 31"),
         ("nftables: {masqueradeBit: -1}", "nftables.masqueradeBit", "from 0 to 31"),
         ("nftables: {masqueradeBit: '14'}", "nftables.masqueradeBit", "without quotes"),
+        ("iptables: {masqueradeBit: 32}", "iptables.masqueradeBit", "from 0 to 31"),
         ("nftables: {masqueradeBit: true}", "nftables.masqueradeBit", "from 0 to 31"),
         ("nftables: {masqueradeAll: 'true'}", "nftables.masqueradeAll", "must be true or false"),
         ("nftables: {syncPeriod: 30}", "nftables.syncPeriod", "must be a duration"),
         ("nftables: {syncPeriod: 30 s}", "nftables.syncPeriod", "must be a duration"),
         ("nftables: {syncPeriod: -1s}", "nftables.syncPeriod", "must not be negative"),
-        ("nftables: {syncPeriod: 1s, minSyncPeriod: 2s}", "nftables.minSyncPeriod", "longer than syncPeriod"),
+        ("nftables: {syncPeriod: 1s, minSyncPeriod: 2s}", "nftables.minSyncPeriod", "longer than nftables.syncPeriod"),
+        ("nftables: {syncPeriod: 500ms}", "nftables.minSyncPeriod", "longer than nftables.syncPeriod"),
+        ("mode: ipvs\nipvs: {syncPeriod: -1s}", "ipvs.syncPeriod", "greater than 0"),
+        ("mode: ipvs\nipvs: {minSyncPeriod: -1s}", "ipvs.minSyncPeriod", "not be negative"),
+        ("mode: ipvs\nipvs: {syncPeriod: 1s, minSyncPeriod: 2s}", "ipvs.minSyncPeriod", "longer than ipvs.syncPeriod"),
+        ("mode: ipvs\nipvs: {udpTimeout: -1s}", "ipvs.udpTimeout", "not be negative"),
+        ("mode: ipvs\nipvs: {excludeCIDRs: [10.0.0.1]}", "ipvs.excludeCIDRs", "list of CIDRs"),
+        ("iptables: {syncPeriod: 500ms}", "iptables.minSyncPeriod", "longer than iptables.syncPeriod"),
+        ("iptables: {minSyncPeriod: -1s}", "iptables.minSyncPeriod", "not be negative"),
         ("nftables: true", "nftables", "must be a mapping"),
         ("configSyncPeriod: 1d", "configSyncPeriod", "must be a duration"),
         ("detectLocalMode: Cluster", "detectLocalMode", "NodeCIDR"),
         ("detectLocalMode: BridgeInterface", "detectLocalMode", "needs detectLocal.bridgeInterface"),
         ("detectLocalMode: InterfaceNamePrefix", "detectLocalMode", "needs detectLocal.interfaceNamePrefix"),
-        ("detectLocal: {bridgeInterface: a-name-too-long-for-linux}", "detectLocal.bridgeInterface", "15 bytes"),
+        (
+            "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: a-name-too-long-for-linux}",
+            "detectLocal.bridgeInterface",
+            "15 bytes",
+        ),
+        ("detectLocalMode: NodeCIDR\nclusterCIDR: [x]", "clusterCIDR", "must be text"),
         ("mode: userspace", "mode", "nftables, iptables, ipvs"),
         ("mode: [nftables]", "mode", "nftables, iptables, ipvs"),
         ("hostnameOverride: on", "hostnameOverride", "put it in quotes"),
         ("hostnameOverride: 007", "hostnameOverride", "put it in quotes"),
         ("bindAddress: localhost", "bindAddress", "must be an IP address"),
-        ("bindAddress: 1.1.1.1,2.2.2.2", "bindAddress", "at most one address per IP family"),
+        ("bindAddress: '1.1.1.1,fd00::1'", "bindAddress", "must be an IP address"),
+        ("bindAddress: 1.1.1.256", "bindAddress", "must be an IP address"),
+        ("bindAddress: 1.1.1.1:80", "bindAddress", "must be an IP address"),
         ("healthzBindAddress: localhost:1", "healthzBindAddress", "must be an IP address and a port"),
         ("healthzBindAddress: '1.2.3.4:0'", "healthzBindAddress", "1 to 65535"),
         ("healthzBindAddress: '1.2.3.4:99999'", "healthzBindAddress", "1 to 65535"),
-        ("metricsBindAddress: '[1.2.3.4]:9'", "metricsBindAddress", "must be an IP address and a port"),
+        ("metricsBindAddress: '[fd00::1]'", "metricsBindAddress", "must be an IP address and a port"),
         ("metricsBindAddress: 'fe80::1%eth0'", "metricsBindAddress", "must be an IP address and a port"),
         ("nodePortAddresses: 10.0.0.0/8", "nodePortAddresses", "must be a list"),
         ("nodePortAddresses: [10.0.0.1]", "nodePortAddresses", "'10.0.0.1' is none of these"),
@@ -290,6 +316,13 @@ featureGates: {SomeGate: false}
         ("conntrack: {min: 2147483648}", "conntrack.min", "to 2147483647"),
         ("logging: {format: xml}", "logging.format", "text, json"),
         ("logging: {verbosity: 1.5}", "logging.verbosity", "whole number"),
+        ("logging: {verbosity: 2147483648}", "logging.verbosity", "to 2147483647"),
+        ("logging: {vmodule: [{filePattern: 'a=b', verbosity: 1}]}", "logging.vmodule", "no '='"),
+        ("logging: {vmodule: [{filePattern: a, verbosity: -1}]}", "logging.vmodule", "from 0"),
+        ("logging: {format: json, vmodule: [{filePattern: a}]}", "logging.vmodule", "needs logging.format text"),
+        ("logging: {options: {json: {splitStream: true}}}", "logging.options.json.splitStream", "LoggingAlphaOptions"),
+        ("portRange: 5-3", "portRange", "must be a range"),
+        ("portRange: 1-70000", "portRange", "must be a range"),
         ("oomScoreAdj: 1001", "oomScoreAdj", "from -1000 to 1000"),
         ("featureGates: {A: 'true'}", "featureGates", "true or false"),
         ("iptables: {syncPeriod: often}", "iptables.syncPeriod", "must be a duration"),
@@ -298,7 +331,7 @@ featureGates: {SomeGate: false}
 )
 def test_impossible_values(fault: Callable[..., str], line: str, field: str, must: str) -> None:
     message = fault(line)
-    assert f": {field} is " in message
+    assert f" {field} is " in message
     assert must in message
     assert "left out gets its default" in message
 
@@ -388,6 +421,79 @@ def test_any_value_anywhere_loads_or_is_a_config_error(
         load_config(str(path))
 
 
+# --- what kube-proxy takes, because its mode makes nothing of it ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mode: nftables\nipvs: {syncPeriod: -1s, excludeCIDRs: [nonsense], udpTimeout: -1s}",
+        "mode: nftables\niptables: {syncPeriod: 1s, minSyncPeriod: 2s}",
+        "mode: ipvs\niptables: {minSyncPeriod: -1s}",
+        "detectLocalMode: NodeCIDR\nclusterCIDR: 10.0.0.0/16,10.1.0.0/16",
+        "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth, bridgeInterface: a/b}",
+        "logging: {vmodule: [{filePattern: a, verbosity: 1}]}",
+        "logging: {options: {json: {splitStream: true}}}\nfeatureGates: {LoggingAlphaOptions: true}",
+        "portRange: 30000+100",
+        'portRange: "80"',
+        "nodePortAddresses: [010.0.0.0/8]",
+        "nftables: {syncPeriod: 0s, minSyncPeriod: 0s}\nconfigSyncPeriod: 0s",
+    ],
+)
+def test_what_kube_proxy_takes_is_taken(load: Load, body: str) -> None:
+    assert load(body).warnings == ()
+
+
+def test_what_belongs_to_another_way_to_know_local_pods(load: Load) -> None:
+    config = load("""
+detectLocalMode: BridgeInterface
+detectLocal: {bridgeInterface: cni0, interfaceNamePrefix: veth}
+clusterCIDR: 10.0.0.0/16
+""")
+    why = "no effect here: detectLocalMode is BridgeInterface"
+    assert dict(config.without_effect) == {"detectLocal.interfaceNamePrefix": why, "clusterCIDR": why}
+    assert config.cluster_cidr == ClusterCIDR(v4=IPv4Network("10.0.0.0/16"))
+    config = load("detectLocalMode: NodeCIDR\nclusterCIDR: nonsense")
+    assert dict(config.without_effect) == {"clusterCIDR": "no effect here: detectLocalMode is NodeCIDR"}
+    assert config.cluster_cidr == ClusterCIDR()
+
+
+def test_what_has_no_effect_is_said_once_with_the_reason(load: Load) -> None:
+    config = load("""
+mode: iptables
+configSyncPeriod: 1m
+ipvs: {scheduler: wrr}
+nftables: {minSyncPeriod: 2s}
+""")
+    notes = dict(config.without_effect)
+    assert len(notes) == len(config.without_effect) == 4
+    assert "always uses nftables" in notes["mode"]
+    assert "annotation" in notes["ipvs.scheduler"]
+    assert "as soon as" in notes["nftables.minSyncPeriod"]
+    assert (config.config_sync_period, config.nftables.min_sync_period) == (60, 2)
+
+
+@pytest.mark.parametrize(
+    ("gate", "value", "says"),
+    [
+        ("KubeProxyIPVS", True, None),
+        ("KubeProxyIPVS", False, "no such mode"),
+        ("NFTablesProxyMode", True, None),
+        ("KubeProxyNFTablesLocalhostNodePorts", True, None),
+        ("KubeProxyNFTablesLocalhostNodePorts", False, "where nodePortAddresses lists them"),
+        ("GangScheduling", True, "nothing in this proxy depends on it"),
+        ("KubeProxyIPSV", True, "did you mean KubeProxyIPVS?"),
+    ],
+)
+def test_feature_gates(load: Load, gate: str, value: bool, says: str | None) -> None:
+    config = load(f"featureGates: {{{gate}: {str(value).lower()}}}")
+    assert config.feature_gates == {gate: value}
+    assert config.warnings == ()
+    notes = dict(config.without_effect)
+    assert set(notes) == ({f"featureGates.{gate}"} if says else set())
+    assert all(says and says in note for note in notes.values())
+
+
 # --- durations ------------------------------------------------------------------------------------------------------
 
 
@@ -430,6 +536,36 @@ def test_a_duration_is_the_sum_of_its_parts(hours: int, minutes: int, millisecon
     assert parse_duration(text) == (hours * 3_600_000 + minutes * 60_000 + milliseconds) / 1000
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (3600, "1h0m0s"),
+        (900, "15m0s"),
+        (5400.25, "1h30m0.25s"),
+        (61.5, "1m1.5s"),
+        (1, "1s"),
+        (0.3, "300ms"),
+        (0.0015, "1.5ms"),
+        (5e-6, "5µs"),
+        (7e-9, "7ns"),
+        (-90, "-1m30s"),
+        (100 * 3600, "100h0m0s"),
+    ],
+)
+def test_durations_are_written_as_go_writes_them(seconds: float, text: str) -> None:
+    assert show_duration(seconds) == text
+
+
+@given(st.integers(-(2**63) + 1, 2**63 - 1))
+def test_a_duration_is_read_as_it_is_written(nanoseconds: int) -> None:
+    seconds = nanoseconds / 10**9
+    try:
+        assert parse_duration(show_duration(seconds)) == seconds
+    except ValueError:
+        assert abs(nanoseconds) > 2**63 - 1024  # rounded up to what Go does not have any more
+
+
 # --- the node's name ------------------------------------------------------------------------------------------------
 
 
@@ -446,3 +582,8 @@ def test_a_blank_node_name_is_an_error() -> None:
         node_name(Config(hostname_override="  "))
     with pytest.raises(ConfigError, match="--node is ' '"):
         node_name(Config(hostname_override="n"), " ")
+
+
+def test_a_variable_that_the_pod_does_not_have_is_no_node_name() -> None:
+    with pytest.raises(ConfigError, match="no such environment variable"):
+        node_name(Config(hostname_override="$(NODE_NAME)"))

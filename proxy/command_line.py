@@ -1,0 +1,125 @@
+"""What the command line may say: commands, their options, the help texts."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import textwrap
+from collections.abc import Sequence
+from typing import Any, Final
+
+from proxy import config_report, flags, logs
+from proxy.errors import EXIT_CODES
+
+_OURS: Final = ("-h", "--help", "--version")
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options, with the command in `command`. Without a command, flags mean `run`: so says kube-proxy's own command
+    line. Ends the process, as argparse does, when it is wrong or asks for help."""
+    if arguments and arguments[0].startswith("-") and arguments[0] not in _OURS:
+        arguments = ["run", *arguments]
+    if arguments[:1] == ["run"]:
+        arguments = flags.normalise(arguments)
+    return _parser().parse_args(arguments)
+
+
+def version() -> str:
+    try:
+        return importlib.metadata.version("kube-proxy-nft")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """No wider than people read, whatever the terminal's width is."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30, width=flags.HELP_WIDTH)
+
+
+def _parser() -> argparse.ArgumentParser:
+    codes = "\n".join(f"  {code:3}  {meaning}" for code, meaning in EXIT_CODES.items())
+    parser = argparse.ArgumentParser(
+        prog="kube-proxy-nft",
+        description="Kubernetes Services in nftables: a kube-proxy whose changes cost the same in clusters of any size.",
+        epilog=f"exit codes:\n{codes}",
+        formatter_class=_Help,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"kube-proxy-nft {version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    run = _command(commands, "run", "program this node, and follow what changes until SIGTERM or SIGINT")
+    run.usage = "kube-proxy-nft [run] [--config FILE] [--kubeconfig FILE | --manifests DIR] [FLAG ...]"
+    _config(run)
+    run.add_argument(
+        "--kubeconfig", metavar="FILE", type=_path, help="how to reach the API server (default: the in-cluster account)"
+    )
+    run.add_argument(
+        "--manifests", metavar="DIR", type=_path, help="take the objects from a directory of manifests instead"
+    )
+    _node(run)
+    run.add_argument("--once", action="store_true", help="program everything once, then exit")
+    _log_level(run, "info, or what -v says")
+    flags.add_arguments(run)
+    run.epilog = textwrap.fill(
+        "Together with --config, those of kube-proxy's flags that set what the file sets are ignored, and the log says so. "
+        "--hostname-override, -v, the flags for logs, and those that are no settings count.",
+        flags.HELP_WIDTH,
+    )
+
+    show = _command(commands, "render", "print the tables that a directory of manifests yields, touching nothing")
+    _config(show)
+    show.add_argument("--manifests", metavar="DIR", type=_path, required=True, help="a directory of manifests")
+    _node(show)
+    _log_level(show)
+
+    clean = _command(commands, "cleanup", "remove our tables from this node, and nothing else")
+    _log_level(clean)
+
+    config = _command(commands, "config", "look at a configuration").add_subparsers(
+        dest="config_command", required=True, metavar="COMMAND"
+    )
+    check = _command(
+        config, "check", "print what a configuration means with all defaults, and say what is wrong with it"
+    )
+    check.add_argument(
+        "file", metavar="FILE", type=_path, help="a KubeProxyConfiguration (v1alpha1); -: standard input"
+    )
+    check.add_argument(
+        "-o", "--output", choices=config_report.FORMATS, default="yaml", help="how to print it (default: yaml)"
+    )
+    _log_level(check)
+
+    commands.add_parser("demo", help="see it work in network namespaces on this machine", add_help=False)
+    return parser
+
+
+def _command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
+    text = f"{summary[0].upper()}{summary[1:]}."
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=text, formatter_class=_Help, allow_abbrev=False
+    )
+    return parser
+
+
+def _path(text: str) -> str:
+    if not text:  # an unset variable in a script: not the same as leaving the option out
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
+def _config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", type=_path, help="a KubeProxyConfiguration (v1alpha1)")
+
+
+def _node(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--node", metavar="NAME", help="this node's name (default: hostnameOverride, or the host name)")
+
+
+def _log_level(parser: argparse.ArgumentParser, default: str = "info") -> None:
+    levels = ", ".join(logs.LEVELS)
+    parser.add_argument(
+        "--log-level", metavar="LEVEL", choices=list(logs.LEVELS), help=f"{levels} (default: {default})"
+    )
