@@ -17,6 +17,7 @@ from proxy import (
     command_line,
     config_file,
     config_report,
+    instance,
     logs,
     node_agent,
     node_families,
@@ -236,6 +237,7 @@ def _print(text: str) -> None:
 
 
 def _cleanup(_options: argparse.Namespace) -> None:
+    instance.check()  # an agent that runs would go on as if its tables were there
     kernel = Kernel()
     operations: list[Operation] = [operation for family in Family for operation in remove(LAYOUTS[family])]
     try:

@@ -12,6 +12,7 @@ import structlog
 
 from proxy import healthz, sysctls
 from proxy.agent import Agent, Committed, Follower
+from proxy.command_line import version
 from proxy.config import Config
 from proxy.conntrack import Conntrack
 from proxy.errors import UserError
@@ -26,7 +27,6 @@ from proxy.node_families import missing, report_missing
 from proxy.node_log import NodeLog
 from proxy.node_reports import NodeReports
 from proxy.page_server import PageServer
-from proxy.command_line import version
 from proxy.settings import Settings, settings
 from proxy.state import State
 from rules.errors import KernelUnreachable

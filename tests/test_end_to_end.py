@@ -328,6 +328,23 @@ def test_killed_and_started_again(node: Node, manifests: Path) -> None:
     node.holds(*WEB, WEB6)
 
 
+def test_a_second_agent_names_the_first_and_touches_nothing(node: Node, manifests: Path, tmp_path: Path) -> None:
+    write(manifests, "web.json", *WEB)
+    node.start("--manifests", manifests)
+    node.holds(*WEB)
+    assert node.process
+    second = Node(node.namespace, tmp_path / "second.log")
+    for arguments in (["run", "--manifests", str(manifests)], ["cleanup"], ["--cleanup"]):
+        done = node.namespace.run(sys.executable, "-m", "proxy", *arguments)
+        assert done.returncode == 9
+        assert f"process {node.process.pid} (" in done.stderr
+    node.holds(*WEB)
+    node.stop()
+    second.start("--manifests", manifests)
+    second.holds(*WEB)
+    second.stop()
+
+
 # From an API server.
 
 

@@ -195,7 +195,7 @@ PRIMARY = NodePortAddresses(primary=True)
         (Settings(), info("InternalIP fd00::1", "InternalIP 192.0.2.1"), {"192.0.2.1", "fd00::1"}),
         (Settings(bound=packed("198.51.100.1")), info("InternalIP 192.0.2.1"), {"198.51.100.1"}),
         (Settings(bound=packed("fd00::1")), info("InternalIP 192.0.2.1"), {"fd00::1", "192.0.2.1"}),
-        (Settings(bound=packed("192.0.2.1")), ABSENT, {"192.0.2.1", "fd00::1", "fe80::1"}),
+        (Settings(bound=packed("192.0.2.1")), ABSENT, {"192.0.2.1"}),
         (Settings(bound=packed("192.0.2.1")), None, {"192.0.2.1"}),
         # Not known yet: nowhere. There is no Node, or it has no address: everywhere, as kube-proxy does.
         (Settings(), None, set()),
@@ -204,7 +204,11 @@ PRIMARY = NodePortAddresses(primary=True)
         (Settings(bound=packed("127.0.0.1")), ABSENT, EVERYWHERE),
         (Settings(bound=packed("127.0.0.1")), info("InternalIP fd00::1"), {"fd00::1"}),
         # CIDRs: the Node has no say.
-        (Settings(node_ports=NodePortAddresses(cidrs=(IPv4Network("192.0.2.0/24"),))), ABSENT, {"192.0.2.1", "fd00::1", "fe80::1"}),
+        (
+            Settings(node_ports=NodePortAddresses(cidrs=(IPv4Network("192.0.2.0/24"),))),
+            ABSENT,
+            {"192.0.2.1", "fd00::1", "fe80::1"},
+        ),
         (Settings(node_ports=NodePortAddresses(cidrs=(IPv4Network("127.0.0.0/8"),))), ABSENT, {"fd00::1", "fe80::1"}),
         (
             Settings(node_ports=NodePortAddresses(primary=True, cidrs=(IPv6Network("fd00::/8"),))),
