@@ -14,6 +14,7 @@ import platform
 import socket
 import struct
 import threading
+import time
 from typing import Final
 
 import structlog
@@ -25,7 +26,9 @@ LOG = structlog.get_logger()
 NAME: Final = "\0kube-proxy-nft"
 ANSWER_SECONDS: Final = 1.0
 ANSWER_LIMIT: Final = 4096
-TRIES: Final = 3
+TRIES: Final = 10
+PAUSE_SECONDS: Final = 0.05
+"""For one that has just ended, or has the name and does not listen yet."""
 
 _UCRED = struct.Struct("=iII")  # pid, uid, gid: see SO_PEERCRED in unix(7)
 
@@ -42,13 +45,15 @@ class Instance:
         self._socket = _bind(name)
         if self._socket:
             self._socket.listen()
-            threading.Thread(target=self._tell, args=(self._socket,), name="instance", daemon=True).start()
+            self._thread = threading.Thread(target=self._tell, args=(self._socket,), name="instance", daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
         """Let the name go."""
         if self._socket:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closing does not
+            self._thread.join(ANSWER_SECONDS)
             self._socket.close()
 
     def _tell(self, listener: socket.socket) -> None:
@@ -87,7 +92,8 @@ def _bind(name: str) -> socket.socket | None:
         try:
             holder, uid = _ask(name)
         except ConnectionRefusedError:
-            continue  # it has just ended, or has just begun
+            time.sleep(PAUSE_SECONDS)
+            continue
         if uid in (0, os.geteuid()):
             raise AlreadyRunning(
                 "another agent",
@@ -97,7 +103,7 @@ def _bind(name: str) -> socket.socket | None:
         # Anybody may take a name. Who is not root programs nothing here, and is not to keep us from it.
         LOG.warning("instance_name_taken", holder=holder, uid=uid, then="start without it", remedy="stop that process")
         return None
-    raise AlreadyRunning("another agent", "it starts at this moment", "start one only")
+    raise AlreadyRunning("another agent", "it has begun to start, and got no further", "stop it first")
 
 
 def _ask(name: str) -> tuple[str, int]:
