@@ -92,6 +92,8 @@ class Programmed:
         self._turns: dict[Turn, int] = {}
         self._spare: dict[tuple[str, bool], Spare] = {}
         self._nodeport_ips: frozenset[bytes] = frozenset()
+        self._seeds: dict[bytes, tuple[Slots, Slots]] = {}
+        """Numbers that endpoints of service ports without affinity had in a table that was found (see rules.adopt)."""
 
     def plan(self, wanted: Mapping[bytes, ServicePort | None], nodeport_ips: frozenset[bytes] | None = None) -> Plan:
         """What turns the entries of these keys into the wanted ones (None: gone), leaving all other entries alone.
@@ -156,7 +158,7 @@ class Programmed:
     def _number(self, port: ServicePort, old: Entry | None, plan: Plan) -> Entry:
         """Number the endpoints; those of one identity alike under all its keys."""
         if not port.timeout:
-            slots, local = (old.slots, old.local) if old else ((), ())
+            slots, local = (old.slots, old.local) if old else self._seeds.get(port.key, ((), ()))
             return Entry(port, place(slots, port.endpoints), place(local, port.local))
         return Entry(
             port,

@@ -21,24 +21,29 @@ from rules.netlink import (
     text,
 )
 from rules.objects import Family, Set, Table
-from rules.wire import concatenated_type, data_type
+from rules.wire import concatenated_type, data_type, set_flags
 
 
 @dataclass(slots=True)
 class SetState:
-    """type and data_type: nft's numbers (data_type 0: no map). elements: key -> (data, comment).
+    """type and data_type: nft's numbers (data_type 0: no map). flags: NFTA_SET_FLAGS. elements: key -> (data, comment).
 
     Of a range, the key is its first one, and the data its last one.
     """
 
     type: int
     data_type: int
+    flags: int = 0
     elements: dict[bytes, tuple[bytes, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, set_: Set) -> SetState:
         """The empty set."""
-        return cls(concatenated_type(set_.key), data_type(set_))
+        return cls(concatenated_type(set_.key), data_type(set_), set_flags(set_))
+
+    def is_like(self, other: SetState) -> bool:
+        """Whether the two are of one kind, whatever they hold."""
+        return (self.type, self.data_type, self.flags) == (other.type, other.data_type, other.flags)
 
 
 @dataclass(slots=True)
@@ -86,7 +91,7 @@ def read_rules(replies: Iterable[Message], table: str) -> Iterator[tuple[str, tu
 def read_sets(replies: Iterable[Message], table: str) -> Iterator[tuple[str, SetState]]:
     """From the replies to GETSET, without elements."""
     for found in _of_table(replies, table):
-        yield _name(found[2]), SetState(int.from_bytes(found.get(4, b"")), int.from_bytes(found.get(6, b"")))
+        yield _name(found[2]), SetState(_number(found, 4), _number(found, 6), _number(found, 3))
 
 
 def read_elements(replies: Iterable[Message], table: str) -> Iterator[tuple[bytes, tuple[bytes, str]]]:
@@ -120,3 +125,7 @@ def _of_table(replies: Iterable[Message], table: str) -> Iterator[dict[int, byte
 
 def _name(value: bytes) -> str:
     return value.rstrip(b"\0").decode(errors="replace")
+
+
+def _number(found: dict[int, bytes], which: int) -> int:
+    return int.from_bytes(found.get(which, b""))

@@ -1,0 +1,265 @@
+"""A table that is there already against what is wanted of it: the operations in between. Pure.
+
+An agent that starts again finds the table of its predecessor, and one whose table others have changed finds that: both
+commit the differences and nothing else. What cannot be told in elements and rules (a set of another type, a chain that
+is missing or that nobody knows: another release's table, or a damaged one) has to be replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from rules.diff import Plan, Programmed, Spare
+from rules.dump import ChainState, SetState, TableState
+from rules.elements import Scheduler, ServicePort, element_key, index, is_node_port
+from rules.expressions import Expression
+from rules.layout import LOCAL, TICKET, Group, Layout, Network, Options, Ports
+from rules.numbering import Slots
+from rules.objects import Chain, Family, Rule, Set, comment_text
+from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, FlushChain, Operation
+
+Elements = dict[bytes, tuple[bytes, str]]
+
+
+class Differences(Struct, frozen=True):
+    """How much of the table was not as it should be."""
+
+    missing: int = 0
+    stray: int = 0
+    changed: int = 0
+    chains: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.stray or self.changed or self.chains)
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """`programmed` is what the kernel holds when `operations` are committed; none: it does already."""
+
+    programmed: Programmed
+    operations: list[Operation]
+    differences: Differences
+
+
+def adopt(
+    family: Family,
+    found: TableState,
+    options: Options,
+    service_cidrs: Iterable[Network],
+    wanted: Mapping[bytes, ServicePort | None],
+    nodeport_ips: frozenset[bytes],
+) -> Adopted | None:
+    """What makes of the table that was found the one that is wanted; None: it has to be replaced.
+
+    Endpoints keep the numbers that they have, so that clients with session affinity stay with them.
+    """
+    programmed = Programmed(family)
+    layout = programmed.layout
+    groups = list(_groups(layout, found.sets))
+    chains = _chains(layout, options, service_cidrs, groups)
+    sets = {set_.name: set_ for set_ in (*layout.sets, *(group.services for group in groups))}
+    if not _is_ours(layout, found, sets, chains):
+        return None
+    ports = [port for port in wanted.values() if port]
+    _remember(programmed, found, groups, ports)
+    plan = programmed.plan({port.key: port for port in ports}, nodeport_ips)
+    work = _Work()
+    turns = _take_over(plan, sets, work)
+    for chain, rules in chains.items():
+        work.chain(chain, rules, found.chains[chain.name], in_order=not chain.name.endswith("-special"))
+    for chain, rules in turns.items():
+        if chain.name in found.chains:
+            work.chain(chain, rules, found.chains[chain.name])
+        else:
+            work.new += [AddChain(chain), *map(AddRule, rules)]
+    programmed.accept(plan)
+    for (prefix, local, key), number in programmed._turns.items():
+        kind = layout.node_ports if prefix else layout.addresses
+        work.wanted[kind.turns(local).name][key] = AddElement(
+            kind.turns(local), key, kind.turn(local, number).name.encode()
+        )
+    for name, set_ in sets.items():
+        if not set_.dynamic:
+            work.elements(set_, found.sets[name].elements)
+    for name in work.wanted.keys() - sets.keys():
+        work.added += work.wanted[name].values()
+    return Adopted(programmed, work.operations(), work.differences())
+
+
+@dataclass
+class _Work:
+    """What is to be done, gathered so that a transaction may be made of it."""
+
+    wanted: dict[str, dict[bytes, AddElement]] = field(default_factory=lambda: defaultdict(dict))
+    new: list[Operation] = field(default_factory=list)
+    mended: list[Operation] = field(default_factory=list)
+    deleted: list[DeleteElement] = field(default_factory=list)
+    added: list[AddElement] = field(default_factory=list)
+    changed: int = 0
+    chains: int = 0
+
+    def chain(self, chain: Chain, rules: list[Rule], found: ChainState, *, in_order: bool = True) -> None:
+        """The rules of one chain. Where the first one only is bound to its place, the others may have any order."""
+        shall = [rule.expressions for rule in rules]
+        if shall == found.rules or (not in_order and _same_set(shall, found.rules)):
+            return
+        self.chains += 1
+        self.mended += [FlushChain(chain), *map(AddRule, rules)]
+
+    def elements(self, set_: Set, found: Elements) -> None:
+        """The elements of one set."""
+        wanted = self.wanted.get(set_.name, {})
+        for key in found.keys() - wanted.keys():
+            self.deleted.append(DeleteElement(set_, key, found[key][0] if set_.interval else b""))
+        for key, element in wanted.items():
+            there = found.get(key)
+            if there is None:
+                self.added.append(element)
+            elif there[0] != (element.data or element.end) or (
+                there[1] != element.comment and there[1] != comment_text(element.comment)
+            ):
+                self.changed += 1
+                self.deleted.append(DeleteElement(set_, key, there[0] if set_.interval else b""))
+                self.added.append(element)
+
+    def operations(self) -> list[Operation]:
+        """New objects, then rules, then what goes, then what comes, so that a key may go and come back."""
+        return [*self.new, *self.mended, *self.deleted, *self.added]
+
+    def differences(self) -> Differences:
+        return Differences(len(self.added) - self.changed, len(self.deleted) - self.changed, self.changed, self.chains)
+
+
+def _same_set(shall: list[tuple[Expression, ...]], found: list[tuple[Expression, ...]]) -> bool:
+    return shall[:1] == found[:1] and sorted(map(repr, shall)) == sorted(map(repr, found))
+
+
+def _groups(layout: Layout, names: Iterable[str]) -> Iterator[Group]:
+    """The groups whose sets are there."""
+    pattern = re.compile(r"(nodeport-)?(local-)?(?:sticky-(\d+)-for-(\d+)s|hashed-(\d+))")
+    for name in names:
+        if match := pattern.fullmatch(name):
+            ports = layout.node_ports if match[1] else layout.addresses
+            size = int(match[3] or match[5])
+            group = Group(ports, bool(match[2]), size.bit_length() - 1, int(match[4] or 0))
+            if size and group.name == name:
+                yield group
+
+
+def _chains(
+    layout: Layout, options: Options, service_cidrs: Iterable[Network], groups: Iterable[Group]
+) -> dict[Chain, list[Rule]]:
+    """All chains that must be there, with their rules."""
+    chains = {chain: list(rules) for chain, rules in layout.rules(options, service_cidrs)}
+    for group in groups:
+        for chain, rules in group.rules():
+            chains.setdefault(chain, []).extend(rules)
+    return chains
+
+
+def _is_ours(layout: Layout, found: TableState, sets: Mapping[str, Set], chains: Mapping[Chain, object]) -> bool:
+    """Whether the table has just the sets and chains that this release makes."""
+    if found.sets.keys() != sets.keys():
+        return False
+    if any(not found.sets[name].is_like(SetState.of(set_)) for name, set_ in sets.items()):
+        return False
+    for chain in chains:
+        there = found.chains.get(chain.name)
+        hook = (chain.hook.number, chain.hook.priority) if chain.hook else None
+        if there is None or there.hook != hook:
+            return False
+    names = {chain.name for chain in chains}
+    return all(_turn_number(layout, name) is not None for name in found.chains.keys() - names)
+
+
+def _turn_number(layout: Layout, name: str) -> tuple[Ports, bool, int] | None:
+    """What a round robin's chain is named after."""
+    match = re.fullmatch(r"(nodeport-)?(local-)?turn-(0|[1-9]\d*)", name)
+    if not match:
+        return None
+    return layout.node_ports if match[1] else layout.addresses, bool(match[2]), int(match[3])
+
+
+def _remember(programmed: Programmed, found: TableState, groups: Iterable[Group], ports: Iterable[ServicePort]) -> None:
+    """What of the past decides what is made now: groups, the numbers of endpoints, the chains of round robin."""
+    layout = programmed.layout
+    programmed._groups = set(groups)
+    sticky = {kind: _sticky_slots(found.sets[kind.sticky_endpoints.name].elements) for kind in _kinds(layout)}
+    used: dict[tuple[str, bool], set[int]] = defaultdict(set)
+    for port in ports:
+        kind = layout.node_ports if is_node_port(port.key) else layout.addresses
+        key = element_key(port.key)
+        if port.timeout:
+            for local in (False, True):
+                if slots := sticky[kind].get((key, local)):
+                    programmed._numbers.setdefault((port.identity, local), slots)
+            continue
+        endpoints = found.sets[kind.endpoints.name].elements
+        slots, local_slots = _slots(endpoints, key, 0), _slots(endpoints, key, LOCAL) if port.local else ()
+        if slots or local_slots:
+            programmed._seeds[port.key] = (slots, local_slots)
+        if port.scheduler is Scheduler.RR:
+            for local, there in ((False, port.endpoints), (True, port.local)):
+                goes = found.sets[kind.turns(local).name].elements.get(key)
+                known = _turn_number(layout, goes[0].decode(errors="replace")) if goes else None
+                if there and known and known[:2] == (kind, local) and known[2] not in used[kind.prefix, local]:
+                    programmed._turns[kind.prefix, local, key] = known[2]
+                    used[kind.prefix, local].add(known[2])
+    for name in found.chains:
+        if known := _turn_number(layout, name):
+            kind, local, number = known
+            spare = programmed._spare.get((kind.prefix, local), Spare())
+            free = () if number in used[kind.prefix, local] else (number,)
+            programmed._spare[kind.prefix, local] = Spare(max(spare.made, number + 1), (*spare.free, *free))
+
+
+def _kinds(layout: Layout) -> tuple[Ports, Ports]:
+    return layout.addresses, layout.node_ports
+
+
+def _slots(elements: Elements, key: bytes, first: int) -> Slots:
+    """The endpoints of a service port as they are numbered, up to the first gap."""
+    slots: list[bytes] = []
+    while there := elements.get(key + index(first + len(slots))):
+        slots.append(there[0])
+    return tuple(slots)
+
+
+def _sticky_slots(elements: Elements) -> dict[tuple[bytes, bool], Slots]:
+    """The same where there may be gaps, of all service ports: (key, local) -> endpoints."""
+    numbers: dict[tuple[bytes, bool], dict[int, bytes]] = defaultdict(dict)
+    for key, (endpoint, _) in elements.items():
+        number = int.from_bytes(key[-4:], sys.byteorder) - TICKET
+        if 0 <= number < 2 * LOCAL:
+            numbers[key[:-4], number >= LOCAL][number % LOCAL] = endpoint
+    return {which: tuple(by.get(i) for i in range(max(by) + 1)) for which, by in numbers.items()}
+
+
+def _take_over(plan: Plan, sets: Mapping[str, Set], work: _Work) -> dict[Chain, list[Rule]]:
+    """Sort what a plan from scratch would do. Returns the chains of round robin with their rules."""
+    turns: dict[Chain, list[Rule]] = {}
+    new = {group.name for group in plan.groups}
+    for operation in plan.operations:
+        match operation:
+            case AddElement(set=set_, key=key):
+                work.wanted[set_.name][key] = operation
+            case AddSet():
+                work.new.append(operation)
+            case AddChain(chain) if chain.name in new:
+                work.new.append(operation)
+            case AddChain(chain):
+                turns[chain] = []
+            case AddRule(rule) if rule.chain in turns:
+                turns[rule.chain].append(rule)
+            case AddRule():
+                work.new.append(operation)
+            case _:
+                pass
+    return turns
