@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
 import structlog
 from msgspec import Struct
 
@@ -25,12 +26,14 @@ from proxy.services import Name
 from proxy.settings import Settings
 from proxy.state import Problem, State
 from proxy.udp import UdpChange, UdpFlows
+from rules.adopt import Adopted, Differences, adopt
 from rules.diff import Plan, Programmed
+from rules.dump import TableState
 from rules.elements import ServicePort, family_of
-from rules.errors import TransactionError
+from rules.errors import KernelUnreachable, TransactionError
 from rules.expressions import KNOWN
 from rules.layout import LAYOUTS, Network, Options
-from rules.objects import Family
+from rules.objects import Family, Table
 from rules.tables import change_local, change_service_cidrs, replace
 from rules.transaction import Operation
 
@@ -46,6 +49,8 @@ class Nftables(Protocol):
     """What the agent needs of a kernel: rules.kernel.Kernel, or rules.fake.FakeKernel."""
 
     def commit(self, operations: Sequence[Operation]) -> int: ...
+
+    def dump(self, table: Table, *, settled: bool = False) -> TableState | None: ...
 
 
 class Committed(Struct, frozen=True):
@@ -179,7 +184,7 @@ class Agent:
         first = not self._programmed
         try:
             if first:
-                self._replace(started, options)
+                self._start(started, options)
             else:
                 self._change(started, options)
         except TransactionError as error:
@@ -193,7 +198,7 @@ class Agent:
             self.reports.sync_works(now)
 
     def _put_back(self, error: TransactionError, started: float) -> None:
-        """What the kernel holds is not what we thought: replace all of it, at once and then ever more slowly."""
+        """What the kernel holds is not what we thought: mend it at once, else replace all of it, ever more slowly."""
         self._programmed = {}
         self._refusals += 1
         wait = RETRY_SECONDS[min(self._refusals, len(RETRY_SECONDS)) - 1]
@@ -201,32 +206,72 @@ class Agent:
         self._retry_at = now + wait
         self.reports.sync_failed(str(error), now)
         remedy = "none needed, unless it goes on: then see whether another program changes our tables"
-        LOG.error("transaction_refused", error=str(error), then="replace the whole table", seconds=wait, remedy=remedy)
+        LOG.error(
+            "transaction_refused",
+            error=str(error),
+            then="compare, and mend it" if self._refusals == 1 else "replace the whole table",
+            seconds=wait,
+            remedy=remedy,
+        )
         if not wait:
             self._sync(started)
 
-    def _replace(self, started: float, options: Options) -> None:
-        """Everything, in one transaction, in the place of whatever table was there."""
+    def _start(self, started: float, options: Options) -> None:
+        """Everything, in one transaction: what is missing in the tables that are there, or tables in their place."""
         cidrs = self.state.service_cidrs
-        operations: list[Operation] = []
-        for family in self.families:
-            operations += replace(LAYOUTS[family], options, cidrs)
-        programmed = {family: Programmed(family) for family in self.families}
         wanted = self.state.everything()
-        plans = self._plan(programmed, wanted)
-        for plan in plans.values():
-            operations += plan.operations
+        ports, addresses = _by_family(wanted), self._nodeport_ips()
+        programmed: dict[Family, Programmed] = {}
+        operations: list[Operation] = []
+        differences: dict[str, Differences] = {}
+        for family in self.families:
+            taken = self._adopt(family, options, ports[family], addresses[family])
+            if taken:
+                programmed[family] = taken.programmed
+                operations += taken.operations
+                differences[family.nft] = taken.differences
+            else:
+                programmed[family] = Programmed(family)
+                plan = programmed[family].plan(ports[family], addresses[family])
+                operations += replace(LAYOUTS[family], options, cidrs)
+                operations += plan.operations
+                programmed[family].accept(plan)
         size = self.kernel.commit(operations)
-        for family, plan in plans.items():
-            programmed[family].accept(plan)
         self._programmed, self._service_cidrs, self._options = programmed, cidrs, options
         self.state.settle_all()
-        self._log("programmed", started, len(wanted), len(operations), size)
+        found = {f"{name}_differences": msgspec.to_builtins(d) if d else 0 for name, d in differences.items()}
+        self._log("programmed", started, len(wanted), len(operations), size, **found)
         self._tell(True, wanted, ())
-        del operations, plans
+        del operations
         # What is here now stays: no need for the garbage collector to look at it ever again.
         gc.collect()
         gc.freeze()
+
+    def _adopt(
+        self, family: Family, options: Options, wanted: Mapping[bytes, ServicePort | None], addresses: frozenset[bytes]
+    ) -> Adopted | None:
+        """Take over the table of an earlier agent, or our own that others have changed; None: it has to be replaced."""
+        if self._refusals > 1:
+            return None
+        # A table that has just grown shows not all of its elements: differences are looked at twice.
+        for settled in (True, False):
+            try:
+                table = self.kernel.dump(LAYOUTS[family].table, settled=settled)
+            except KernelUnreachable as error:
+                if error.errno == errno.EBUSY:  # it changes all the time; of the others the transaction will tell
+                    LOG.warning("table_not_adopted", family=family.nft, cause=str(error), then="replace it")
+                return None
+            taken = adopt(family, table, options, self.state.service_cidrs, wanted, addresses) if table else None
+            if taken is None or not taken.operations:
+                break
+        if table and taken is None:
+            LOG.info(
+                "table_not_adopted",
+                family=family.nft,
+                cause="it is not laid out as this release does",
+                then="replace it",
+            )
+        return taken
 
     def _change(self, started: float, options: Options) -> None:
         """What changed, in one transaction; nothing if nothing did."""
@@ -259,9 +304,7 @@ class Agent:
     def _plan(
         self, programmed: Mapping[Family, Programmed], wanted: Mapping[bytes, ServicePort | None]
     ) -> dict[Family, Plan]:
-        by_family: dict[Family, dict[bytes, ServicePort | None]] = {family: {} for family in Family}
-        for key, port in wanted.items():
-            by_family[family_of(key)][key] = port
+        by_family = _by_family(wanted)
         addresses = self._nodeport_ips()
         return {family: programmed[family].plan(by_family[family], addresses[family]) for family in self.families}
 
@@ -274,10 +317,17 @@ class Agent:
             self._addresses_from = sources
         return self._addresses
 
-    def _log(self, event: str, started: float, ports: int, operations: int, size: int) -> None:
+    def _log(self, event: str, started: float, ports: int, operations: int, size: int, **more: object) -> None:
         milliseconds = round((time.perf_counter() - started) * 1e3, 3)
         log = LOG.info if event == "programmed" else LOG.debug
-        log(event, service_ports=ports, operations=operations, bytes=size, milliseconds=milliseconds)
+        log(event, service_ports=ports, operations=operations, bytes=size, milliseconds=milliseconds, **more)
+
+
+def _by_family(ports: Mapping[bytes, ServicePort | None]) -> dict[Family, dict[bytes, ServicePort | None]]:
+    found: dict[Family, dict[bytes, ServicePort | None]] = {family: {} for family in Family}
+    for key, port in ports.items():
+        found[family_of(key)][key] = port
+    return found
 
 
 def report(problems: Iterable[Problem]) -> None:

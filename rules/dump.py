@@ -6,8 +6,10 @@ do the same are equal.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from rules import expressions as e
 from rules import userdata
@@ -97,14 +99,52 @@ def read_sets(replies: Iterable[Message], table: str) -> Iterator[tuple[str, Set
 def read_elements(replies: Iterable[Message], table: str) -> Iterator[tuple[bytes, tuple[bytes, str]]]:
     """(key, (data, comment)) from the replies to GETSETELEM."""
     for found in _of_table(replies, table):
-        for _, element in attributes(found.get(3, b"")):
-            parts = dict(attributes(element))
-            key = bytes(dict(attributes(parts[1]))[1])
-            data = _data(parts[2]) if 2 in parts else b""
-            if 10 in parts:
-                data = bytes(dict(attributes(parts[10]))[1])
-            comment = userdata.text_of(bytes(parts[6]), userdata.COMMENT) if 6 in parts else ""
-            yield key, (data, comment)
+        listed = found.get(3, b"")
+        yield from _alike(listed) or map(_element, (element for _, element in attributes(listed)))
+
+
+def _alike(listed: bytes) -> list[tuple[bytes, tuple[bytes, str]]] | None:
+    """The same of elements that are nothing but a key, or a key and a value, as the kernel lays them out: all of one size,
+    which is most of a table by far. None: they are not like that."""
+    if len(listed) < 12:
+        return None
+    size, key_size = _SIZE.unpack_from(listed, 0)[0], _SIZE.unpack_from(listed, 8)[0] - 4
+    data_size = size - 12 - key_size - 8
+    if size < 12 or key_size < 0 or len(listed) % size or (data_size < 1 and size != 12 + key_size):
+        return None
+    if data_size < 1:
+        layout, head, middle = (
+            struct.Struct(f"12s{key_size}s"),
+            _HEAD.pack(size, 1, key_size + 8, 1, key_size + 4, 1),
+            b"",
+        )
+        rows = list(layout.iter_unpack(listed))
+        if any(row[0] != head for row in rows):
+            return None
+        return [(key, _NOTHING) for _, key in rows]
+    layout = struct.Struct(f"12s{key_size}s8s{data_size}s")
+    head = _HEAD.pack(size, 1, key_size + 8, 1, key_size + 4, 1)
+    middle = _MIDDLE.pack(data_size + 8, 2, data_size + 4, 1)
+    found = list(layout.iter_unpack(listed))
+    if any(row[0] != head or row[2] != middle for row in found):
+        return None
+    return [(key, (data, "")) for _, key, _, data in found]
+
+
+_SIZE = struct.Struct("=H")
+_HEAD = struct.Struct("=HHHHHH")
+_MIDDLE = struct.Struct("=HHHH")
+_NOTHING: Final = (b"", "")
+
+
+def _element(element: memoryview) -> tuple[bytes, tuple[bytes, str]]:
+    parts = dict(attributes(element))
+    key = bytes(dict(attributes(parts[1]))[1])
+    data = _data(parts[2]) if 2 in parts else b""
+    if 10 in parts:
+        data = bytes(dict(attributes(parts[10]))[1])
+    comment = userdata.text_of(bytes(parts[6]), userdata.COMMENT) if 6 in parts else ""
+    return key, (data, comment)
 
 
 def _data(value: memoryview) -> bytes:

@@ -60,7 +60,7 @@ class FakeKernel:
         self.operations += len(operations)
         return size
 
-    def dump(self, table: Table) -> TableState | None:
+    def dump(self, table: Table, *, settled: bool = False) -> TableState | None:
         """As Kernel.dump. The fake's own state: do not change it."""
         return self._tables.get((table.family, table.name))
 

@@ -434,6 +434,9 @@ class Refusing:
     def has(self, table: Table) -> bool:
         return False
 
+    def dump(self, table: Table, *, settled: bool = False) -> None:
+        return None
+
     def commit(self, operations: Sequence[Any]) -> int:
         raise self.error
 
