@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-import msgspec
 import structlog
 from msgspec import Struct
 
 from proxy.errors import KernelTooOld, NoPermission, RulesRefused, UserError
-from proxy.events import Event, Failed, Inbox
+from proxy.events import Event, Failed, Inbox, TablesTouched
 from proxy.health_checks import HealthCheck
 from proxy.healthz import Health
 from proxy.node_reports import NodeReports
@@ -26,13 +25,15 @@ from proxy.services import Name
 from proxy.settings import Settings
 from proxy.state import Problem, State
 from proxy.udp import UdpChange, UdpFlows
-from rules.adopt import Adopted, Differences, adopt
+from rules.adopt import Adopted, adopt
+from rules.changes import merge
 from rules.diff import Plan, Programmed
 from rules.dump import TableState
 from rules.elements import ServicePort, family_of
 from rules.errors import KernelUnreachable, TransactionError
 from rules.expressions import KNOWN
 from rules.layout import LAYOUTS, Network, Options
+from rules.mend import mend
 from rules.objects import Family, Table
 from rules.tables import change_local, change_service_cidrs, replace
 from rules.transaction import Operation
@@ -43,6 +44,9 @@ RETRY_SECONDS = (0.0, 0.1, 0.5, 2.0, 10.0, 30.0)
 
 ONCE_SECONDS = 10.0
 """How long `run --once` waits for the kinds of object that are not needed for a first sync."""
+
+MENDS_AT_ONCE, MEND_PAUSE, MEND_CALM = 20, 1.0, 10.0
+"""Others' changes are undone at once so many times; then there are pauses (seconds), until it was calm for so long."""
 
 
 class Nftables(Protocol):
@@ -102,6 +106,8 @@ class Agent:
         self.health = health or Health(math.inf)
         self.reports = reports or NodeReports()
         self.followers = followers
+        self.repairs = 0
+        """How often others' changes to our tables were undone."""
         self._clock = clock
         self._programmed: dict[Family, Programmed] = {}
         self._service_cidrs: tuple[Network, ...] = ()
@@ -111,6 +117,9 @@ class Agent:
         self._grace = grace
         self._start_by: float | None = None
         self._is_waiting = False
+        self._touched: list[TablesTouched] = []
+        self._mend_at = -math.inf
+        self._mends = 0
         self._addresses: dict[Family, frozenset[bytes]] = {}
         self._addresses_from: tuple[NodeInfo | None, frozenset[bytes]] | None = None
 
@@ -130,6 +139,8 @@ class Agent:
             return max(0.0, self._retry_at - self._clock())
         if self._start_by is not None and not self._programmed and not self._is_waiting:
             return max(0.0, self._start_by - self._clock())
+        if self._touched:
+            return max(0.0, self._mend_at - self._clock())
         return ONCE_SECONDS if once and self._programmed else None
 
     def handle(self, events: Sequence[Event]) -> None:
@@ -142,7 +153,10 @@ class Agent:
             for event in events:
                 if isinstance(event, Failed):
                     raise event.error
-                self.state.apply(event)
+                if isinstance(event, TablesTouched):
+                    self._touched.append(event)
+                else:
+                    self.state.apply(event)
             if events and self._programmed:
                 self.health.queued(self._clock())
             if self._may_sync():
@@ -187,6 +201,7 @@ class Agent:
                 self._start(started, options)
             else:
                 self._change(started, options)
+                self._mend(started)
         except TransactionError as error:
             if first and not self._refusals:
                 raise explain(error) from error
@@ -223,29 +238,87 @@ class Agent:
         ports, addresses = _by_family(wanted), self._nodeport_ips()
         programmed: dict[Family, Programmed] = {}
         operations: list[Operation] = []
-        differences: dict[str, Differences] = {}
+        differences: dict[str, object] = {}
         for family in self.families:
-            taken = self._adopt(family, options, ports[family], addresses[family])
-            if taken:
-                programmed[family] = taken.programmed
-                operations += taken.operations
-                differences[family.nft] = taken.differences
-            else:
-                programmed[family] = Programmed(family)
-                plan = programmed[family].plan(ports[family], addresses[family])
-                operations += replace(LAYOUTS[family], options, cidrs)
-                operations += plan.operations
-                programmed[family].accept(plan)
+            taken = self._bring_about(family, options, cidrs, ports[family], addresses[family])
+            programmed[family] = taken.programmed
+            operations += taken.operations
+            if taken.differences is not None:
+                differences[f"{family.nft}_differences"] = taken.differences.total
         size = self.kernel.commit(operations)
         self._programmed, self._service_cidrs, self._options = programmed, cidrs, options
         self.state.settle_all()
-        found = {f"{name}_differences": msgspec.to_builtins(d) if d else 0 for name, d in differences.items()}
-        self._log("programmed", started, len(wanted), len(operations), size, **found)
+        self._log("programmed", started, len(wanted), len(operations), size, **differences)
         self._tell(True, wanted, ())
         del operations
         # What is here now stays: no need for the garbage collector to look at it ever again.
         gc.collect()
         gc.freeze()
+
+    def _mend(self, started: float) -> None:
+        """Undo what others did to our tables."""
+        now = self._clock()
+        if not self._touched or now < self._mend_at or self._options is None:
+            return
+        self._pace(now)
+        events, self._touched = self._touched, []
+        who = ", ".join(dict.fromkeys(change.who for event in events for change in event.changes if change.who))
+        why = ", ".join(dict.fromkeys(event.why for event in events if event.why))
+        operations: list[Operation] | None = None if why else []
+        for touched in merge([change for event in events for change in event.changes]):
+            if touched.family in self._programmed and operations is not None:
+                found = mend(self._programmed[touched.family], touched, self._options, self._service_cidrs)
+                operations = None if found is None else operations + found
+        if operations is None:
+            operations = self._audit(self._options)
+        size = self.kernel.commit(operations)
+        if operations:
+            self.repairs += 1
+            milliseconds = round((time.perf_counter() - started) * 1e3, 3)
+            cause = why or "another program changed them"
+            LOG.warning(
+                "tables_mended",
+                by=who or "unknown",
+                cause=cause,
+                operations=len(operations),
+                bytes=size,
+                milliseconds=milliseconds,
+                remedy="see why that program touches the tables kube-proxy-nft",
+            )
+
+    def _pace(self, now: float) -> None:
+        """Mend at once, but not a hundred times a second against somebody who does not give in."""
+        if now - self._mend_at >= MEND_CALM:
+            self._mends = 0
+        self._mends += 1
+        self._mend_at = now + (0.0 if self._mends < MENDS_AT_ONCE else MEND_PAUSE)
+
+    def _audit(self, options: Options) -> list[Operation]:
+        """What brings all tables to what is wanted, whatever they hold."""
+        wanted, addresses = _by_family(self.state.everything()), self._nodeport_ips()
+        self.state.settle_all()
+        operations: list[Operation] = []
+        for family in self.families:
+            taken = self._bring_about(family, options, self._service_cidrs, wanted[family], addresses[family])
+            self._programmed[family] = taken.programmed
+            operations += taken.operations
+        return operations
+
+    def _bring_about(
+        self,
+        family: Family,
+        options: Options,
+        cidrs: tuple[Network, ...],
+        wanted: Mapping[bytes, ServicePort | None],
+        addresses: frozenset[bytes],
+    ) -> Adopted:
+        """All of one family's table: by differences, or in the place of what is there."""
+        if taken := self._adopt(family, options, wanted, addresses):
+            return taken
+        programmed = Programmed(family)
+        plan = programmed.plan(wanted, addresses)
+        programmed.accept(plan)
+        return Adopted(programmed, [*replace(LAYOUTS[family], options, cidrs), *plan.operations], None)
 
     def _adopt(
         self, family: Family, options: Options, wanted: Mapping[bytes, ServicePort | None], addresses: frozenset[bytes]

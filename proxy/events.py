@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from proxy.model import KubeObject
+from rules.changes import Touched
 
 
 class Put(Struct, frozen=True, gc=False):
@@ -44,13 +45,20 @@ class LocalAddresses(Struct, frozen=True):
     addresses: frozenset[bytes]
 
 
+class TablesTouched(Struct, frozen=True):
+    """Others changed our tables: `changes`. Without any, all of the tables is to be looked at, and `why`."""
+
+    changes: Sequence[Touched]
+    why: str = ""
+
+
 class Failed(Struct, frozen=True):
     """The source cannot go on, ever (not a passing fault: those it retries itself). The agent raises `error`."""
 
     error: Exception
 
 
-Event = Put | Delete | Replace | LocalAddresses | Failed
+Event = Put | Delete | Replace | LocalAddresses | TablesTouched | Failed
 
 
 class Inbox:

@@ -29,6 +29,7 @@ from proxy.node_reports import NodeReports
 from proxy.page_server import PageServer
 from proxy.settings import Settings, settings
 from proxy.state import State
+from proxy.table_watch import TableWatch
 from rules.errors import KernelUnreachable
 from rules.kernel import Kernel
 from rules.layout import LAYOUTS
@@ -70,6 +71,10 @@ def run(
         instance = Instance(node)
         ends.callback(instance.close)
         followers = [] if once else _followers(config, node, made, families, health, ends)
+        if not once:
+            watch = TableWatch(inbox, kernel.port)
+            ends.callback(watch.stop)
+            followers.insert(0, _Watch(watch))
         reports = NodeReports(recorder) if recorder else NodeReports()
         if made.follows_addresses:
             addresses = AddressSource(inbox)
@@ -165,6 +170,18 @@ class _About:
         if not self._has_started:
             self._has_started = True
             self._reports.started(version())
+
+
+class _Watch:
+    """Watches the tables from the first commit on, which itself would be a flood of messages."""
+
+    def __init__(self, watch: TableWatch) -> None:
+        self._watch: TableWatch | None = watch
+
+    def __call__(self, done: Committed) -> None:
+        if self._watch:
+            self._watch.start()
+            self._watch = None
 
 
 class _Sysctls:

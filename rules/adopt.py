@@ -35,17 +35,19 @@ class Differences(Struct, frozen=True):
     changed: int = 0
     chains: int = 0
 
-    def __bool__(self) -> bool:
-        return bool(self.missing or self.stray or self.changed or self.chains)
+    @property
+    def total(self) -> int:
+        return self.missing + self.stray + self.changed + self.chains
 
 
 @dataclass(frozen=True)
 class Adopted:
-    """`programmed` is what the kernel holds when `operations` are committed; none: it does already."""
+    """`programmed` is what the kernel holds when `operations` are committed; none: it does already. differences: None,
+    when the table was made anew."""
 
     programmed: Programmed
     operations: list[Operation]
-    differences: Differences
+    differences: Differences | None
 
 
 def adopt(

@@ -17,7 +17,7 @@ from msgspec import Struct
 from rules.elements import Scheduler, ServicePort, address_of, element_key, index, is_node_port
 from rules.layout import LAYOUTS, LOCAL, TICKET, Group, Layout, Ports, band
 from rules.numbering import Slots, dense, place, place_sticky
-from rules.objects import Family, Set
+from rules.objects import Family, Rule, Set
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, FlushChain, Operation
 
 K = TypeVar("K")
@@ -132,6 +132,59 @@ class Programmed:
         self._spare |= plan.spare
         if plan.nodeport_ips is not None:
             self._nodeport_ips = plan.nodeport_ips
+
+    def element(self, name: str, key: bytes) -> AddElement | None:
+        """The element of this key that the table holds in its set `name`; None: there is none."""
+        layout = self.layout
+        for set_ in (layout.cluster_ips, layout.external_ips, layout.hairpins):
+            if set_.name == name:
+                return AddElement(set_, key) if self._counts.get((name, key)) else None
+        if name == layout.nodeport_ips.name:
+            return AddElement(layout.nodeport_ips, key) if key in self._nodeport_ips else None
+        ports = layout.node_ports if name.startswith(layout.node_ports.prefix) else layout.addresses
+        size = sum(part.size for part in ports.key)
+        service_key, rest = key[:size], key[size:]
+        if ports is layout.node_ports:
+            service_key = bytes((layout.family,)) + service_key
+        entry = self.entries.get(service_key)
+        if entry is None:
+            return None
+        if name == layout.allowed_sources.name:
+            ends = dict(entry.port.sources or ())
+            return AddElement(layout.allowed_sources, key, end=key[:size] + ends[rest]) if rest in ends else None
+        if rest:
+            number = int.from_bytes(rest, sys.byteorder)
+            for store, first, slots in _lists(ports, entry).values():
+                if store.name == name and 0 <= number - first < len(slots):
+                    endpoint = slots[number - first]
+                    return AddElement(store, key, endpoint) if endpoint else None
+            return None
+        if name == ports.affinity.name:
+            return AddElement(ports.affinity, key, index(entry.port.identity)) if entry.port.timeout else None
+        for local in (False, True):
+            number = self._turns.get((ports.prefix, local, key), -1)
+            if name == ports.turns(local).name:
+                chain = ports.turn(local, number).name.encode()
+                return AddElement(ports.turns(local), key, chain) if number >= 0 else None
+        for _, set_ in _homes(layout, ports, entry):
+            if set_.name == name:
+                return AddElement(set_, key, comment=entry.port.name)
+        return None
+
+    def sets(self) -> Iterator[Set]:
+        """All of the table's."""
+        yield from self.layout.sets
+        yield from (group.services for group in self._groups)
+
+    def own_rules(self) -> Iterator[Rule]:
+        """The rules that came after the table was made: of groups, and of round robin."""
+        for group in self._groups:
+            for _, rules in group.rules():
+                yield from rules
+        for (prefix, local, key), number in self._turns.items():
+            ports = self.layout.node_ports if prefix else self.layout.addresses
+            service_key = bytes((self.layout.family,)) + key if prefix else key
+            yield from ports.turn_rules(local, number, _in_turn(self.entries[service_key], local))
 
     def _change(
         self, key: bytes, old: Entry | None, new: ServicePort | None, plan: Plan, changes: _Changes

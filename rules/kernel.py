@@ -58,6 +58,11 @@ class Kernel:
         self._send_buffer = 0
         self._force(SO_RCVBUFFORCE, socket.SO_RCVBUF, RECEIVE_BUFFER)
 
+    @property
+    def port(self) -> int:
+        """The socket's port id, by which others know our transactions."""
+        return int(self._socket.getsockname()[0])
+
     def close(self) -> None:
         self._socket.close()
 

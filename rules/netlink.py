@@ -77,6 +77,8 @@ class Message:
     sequence: int
     body: memoryview
     """What follows nlmsghdr."""
+    port: int = 0
+    """Of a notification: the port id of the socket whose doing it tells of."""
 
 
 def messages(data: bytes | memoryview) -> Iterator[Message]:
@@ -84,10 +86,10 @@ def messages(data: bytes | memoryview) -> Iterator[Message]:
     view = memoryview(data)
     offset = 0
     while offset + 16 <= len(view):
-        size, kind, flags, sequence, _ = struct.unpack_from("=IHHII", view, offset)
+        size, kind, flags, sequence, port = struct.unpack_from("=IHHII", view, offset)
         if size < 16 or offset + size > len(view):
             raise ValueError(f"netlink message at {offset} claims {size} of {len(view)} bytes")
-        yield Message(kind, flags, sequence, view[offset + 16 : offset + size])
+        yield Message(kind, flags, sequence, view[offset + 16 : offset + size], port)
         offset += (size + 3) & ~3
 
 

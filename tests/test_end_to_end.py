@@ -73,6 +73,13 @@ class Node:
         """Wait until the agent has logged it so many times."""
         eventually(lambda: len(self.events(name)) >= times, f"log event {name}")
 
+    @property
+    def watches(self) -> bool:
+        """Whether the agent has joined the group that tells of others' changes."""
+        assert self.process
+        groups = [line.split() for line in Path(f"/proc/{self.process.pid}/net/netlink").read_text().splitlines()[1:]]
+        return any(line[1] == "12" and int(line[3], 16) & 0x40 for line in groups)
+
     def tables(self) -> list[TableState | None]:
         return [self.namespace.kernel.dump(layout.table) for layout in LAYOUTS.values()]
 
@@ -285,36 +292,52 @@ def test_a_node_learns_where_it_is(node: Node, manifests: Path) -> None:
 # Others change the ruleset, and the agent is killed.
 
 
-@pytest.mark.parametrize("command", ["flush ruleset", "delete table ip kube-proxy-nft"])
-def test_what_others_remove_comes_back_with_the_next_change(node: Node, manifests: Path, command: str) -> None:
-    write(manifests, "web.json", *WEB, WEB6)
-    node.start("--manifests", manifests)
-    node.holds(*WEB, WEB6)
-    node.namespace.nft(command)
-    write(manifests, "other.json", service("other", "10.96.0.9"))
-    node.holds(*WEB, WEB6, service("other", "10.96.0.9"))
-    assert len(node.events("transaction_refused")) == 1
-
-
 @pytest.mark.parametrize(
     "command",
     [
+        "flush ruleset",
+        "delete table ip kube-proxy-nft",
+        "flush chain ip6 kube-proxy-nft services",
+        "insert rule ip kube-proxy-nft services drop",
         "delete element ip kube-proxy-nft services-2 { 10.96.0.1 . tcp . 80 }",
         "delete element ip kube-proxy-nft endpoints { 10.96.0.1 . tcp . 80 . 1 }",
         "add element ip kube-proxy-nft endpoints { 10.96.0.1 . tcp . 80 . 2 : 192.0.2.1 . 9 }",
+        "add element ip kube-proxy-nft cluster-ips { 192.0.2.1 }",
         "flush set ip kube-proxy-nft services-2; flush map ip kube-proxy-nft endpoints",
+        "add set ip kube-proxy-nft theirs { type ipv4_addr; }",
     ],
 )
-def test_what_others_change_of_a_service_does_not_outlive_it(node: Node, manifests: Path, command: str) -> None:
-    write(manifests, "web.json", *WEB)
+def test_what_others_do_is_undone_at_once(node: Node, manifests: Path, command: str) -> None:
+    write(manifests, "web.json", *WEB, WEB6)
     node.start("--manifests", manifests)
-    node.holds(*WEB)
+    node.holds(*WEB, WEB6)
+    before = [dict(table.chains) for table in node.tables() if table]
+    eventually(lambda: node.watches, "the agent listens")
     node.namespace.nft(command)
-    write(manifests, "more.json", endpoint_slice("web", "10.244.0.3", "10.244.0.4", name="web-2"))
-    eventually(lambda: node.events("committed") or len(node.events("programmed")) > 1)
-    write(manifests, "web.json")
-    write(manifests, "more.json")
-    node.holds()
+    node.logged("tables_mended")
+    node.holds(*WEB, WEB6)
+    assert [dict(table.chains) for table in node.tables() if table] == before
+    assert [event["by"].split()[0] for event in node.events("tables_mended")] == ["nft"]
+    write(manifests, "other.json", service("other", "10.96.0.9"))
+    node.holds(*WEB, WEB6, service("other", "10.96.0.9"))
+    assert not node.events("transaction_refused")
+
+
+def test_a_new_agent_takes_over_what_is_there(node: Node, manifests: Path) -> None:
+    write(manifests, "web.json", *WEB, WEB6)
+    node.start("--manifests", manifests)
+    node.holds(*WEB, WEB6)
+    node.stop()
+    node.start("--manifests", manifests)
+    node.logged("programmed", 2)
+    [_, again] = node.events("programmed")
+    assert (again["operations"], again["ip_differences"], again["ip6_differences"]) == (0, 0, 0)
+    node.stop()
+    node.namespace.nft("flush set ip kube-proxy-nft services-2")
+    node.start("--manifests", manifests)
+    node.holds(*WEB, WEB6)
+    [*_, last] = node.events("programmed")
+    assert (last["operations"], last["ip_differences"], last["ip6_differences"]) == (1, 1, 0)
 
 
 def test_killed_and_started_again(node: Node, manifests: Path) -> None:

@@ -1,0 +1,101 @@
+"""What others do to our tables, as the kernel tells the multicast group of nftables. Pure.
+
+The messages of a transaction come together, and a NEWGEN ends them that says whose it was (NFTA_GEN_PROC_NAME). Each
+carries the port id of the socket that sent the transaction: so ours are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct, field
+
+from rules.dump import read_elements
+from rules.layout import TABLE_NAME
+from rules.netlink import NEWRULE, NEWSETELEM, NEWTABLE, SUBSYSTEM, Message, attributes, messages
+from rules.objects import Family
+
+DELCHAIN, DELRULE, DELSET, DELSETELEM, NEWGEN = 5, 8, 11, 14, 15
+NFNLGRP_NFTABLES: Final = 7
+
+_TABLE = (TABLE_NAME + "\0").encode()
+_FAMILIES = {int(family): family for family in Family}
+_HARMLESS = frozenset({NEWTABLE})  # it is there already: no more than a comment or a flag
+
+
+class Touched(Struct):
+    """What one transaction of somebody else did to one of our tables.
+
+    elements: (set, key) -> (data, comment) as they are now, None: gone. chains: whose rules are others. is_rebuilt: more
+    than that, sets or chains or the whole table. who: "nft (pid 123)", '' if unknown.
+    """
+
+    family: Family
+    elements: dict[tuple[str, bytes], tuple[bytes, str] | None] = field(default_factory=dict)
+    chains: set[str] = field(default_factory=set)
+    is_rebuilt: bool = False
+    who: str = ""
+
+
+class Changes:
+    """Datagrams in, foreign transactions out. own: the port id whose transactions are ours."""
+
+    def __init__(self, own: int) -> None:
+        self._own = own
+        self._open: dict[Family, Touched] = {}
+
+    def feed(self, data: bytes | memoryview) -> list[Touched]:
+        """The transactions that are complete now and concern our tables. Raises ValueError for what is no netlink."""
+        done: list[Touched] = []
+        for message in messages(data):
+            if message.kind >> 8 != SUBSYSTEM or message.port == self._own:
+                continue
+            kind = message.kind & 0xFF
+            if kind == NEWGEN:
+                if self._open:
+                    who = _who(message)
+                    for touched in self._open.values():
+                        touched.who = who
+                    done += self._open.values()
+                    self._open = {}
+            elif message.body[0] in _FAMILIES and bytes(message.body[8 : 8 + len(_TABLE)]) == _TABLE:
+                self._note(kind, _FAMILIES[message.body[0]], message)
+        return done
+
+    def _note(self, kind: int, family: Family, message: Message) -> None:
+        if kind in _HARMLESS:
+            return
+        touched = self._open.setdefault(family, Touched(family))
+        if kind in (NEWSETELEM, DELSETELEM):
+            name = _name(message, 2)
+            for key, element in read_elements([message], TABLE_NAME):
+                touched.elements[name, key] = element if kind == NEWSETELEM else None
+        elif kind in (NEWRULE, DELRULE):
+            touched.chains.add(_name(message, 2))
+        else:
+            touched.is_rebuilt = True
+
+
+def _name(message: Message, which: int) -> str:
+    found = dict(attributes(message.body[4:])).get(which, b"")
+    return bytes(found).rstrip(b"\0").decode(errors="replace")
+
+
+def _who(message: Message) -> str:
+    found = dict(attributes(message.body[4:]))
+    name = bytes(found.get(3, b"")).rstrip(b"\0").decode(errors="replace")
+    pid = int.from_bytes(found.get(2, b""))
+    return f"{name or 'a process'} (pid {pid})" if pid else name
+
+
+def merge(changes: list[Touched]) -> Iterator[Touched]:
+    """One for each family: what several transactions did, the last word of each counts."""
+    by_family: dict[Family, Touched] = {}
+    for touched in changes:
+        one = by_family.setdefault(touched.family, Touched(touched.family))
+        one.elements |= touched.elements
+        one.chains |= touched.chains
+        one.is_rebuilt |= touched.is_rebuilt
+        one.who = ", ".join(dict.fromkeys(filter(None, [*one.who.split(", "), touched.who])))
+    yield from by_family.values()

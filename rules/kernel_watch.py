@@ -1,0 +1,70 @@
+"""Listens to what others do to our tables: the multicast group of nftables, in the network namespace of the thread that
+opens it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import select
+import socket
+from typing import Final
+
+from rules.changes import NFNLGRP_NFTABLES, Changes, Touched
+from rules.errors import KernelUnreachable
+from rules.kernel import NETLINK_NETFILTER, RECEIVE_SIZE, SO_RCVBUFFORCE, SOL_NETLINK
+
+NETLINK_ADD_MEMBERSHIP: Final = 1
+RECEIVE_BUFFER: Final = 8 << 20  # a firewall that loads 50,000 rules is no reason to read all of our table
+
+
+class Lost(Exception):
+    """The kernel had more to tell than the buffer holds: nobody knows what."""
+
+
+class KernelWatch:
+    """own: the port id of the socket whose transactions are ours. Raises KernelUnreachable. `close` from any thread."""
+
+    def __init__(self, own: int, receive_buffer: int = RECEIVE_BUFFER) -> None:
+        self._changes, self._own = Changes(own), own
+        try:
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
+            self._socket.bind((0, 0))
+            with contextlib.suppress(PermissionError):
+                self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, receive_buffer)
+            self._socket.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES)
+        except OSError as error:
+            raise KernelUnreachable(error.errno or errno.EIO, "cannot listen to nftables' changes") from error
+        self._wake = socket.socketpair()
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._poll.register(self._wake[0], select.POLLIN)
+
+    def read(self, timeout: float | None = None) -> list[Touched] | None:
+        """Wait for foreign transactions that concern our tables; [] after `timeout` seconds, None when closed.
+
+        Raises Lost, and goes on to listen after that.
+        """
+        while True:
+            ready = {descriptor for descriptor, _ in self._poll.poll(None if timeout is None else timeout * 1e3)}
+            if self._wake[0].fileno() in ready:
+                return None
+            if not ready:
+                return []
+            try:
+                found = self._changes.feed(self._socket.recv(RECEIVE_SIZE))
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                self._changes = Changes(self._own)  # half a transaction is none
+                raise Lost from None
+            if found:
+                return found
+
+    def wake(self) -> None:
+        """`read` returns None from now on."""
+        with contextlib.suppress(OSError):
+            self._wake[1].send(b"x")
+
+    def close(self) -> None:
+        for sock in (self._socket, *self._wake):
+            sock.close()
