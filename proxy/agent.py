@@ -10,7 +10,6 @@ import gc
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
 
 import structlog
 from msgspec import Struct
@@ -24,37 +23,24 @@ from proxy.nodes import NodeInfo
 from proxy.services import Name
 from proxy.settings import Settings
 from proxy.state import Problem, State
+from proxy.tables import Nftables, Outcome, Tables, Wanted
 from proxy.udp import UdpChange, UdpFlows
-from rules.adopt import Adopted, adopt
-from rules.changes import merge
-from rules.diff import Plan, Programmed
-from rules.dump import TableState
-from rules.elements import ServicePort, family_of
-from rules.errors import KernelUnreachable, TransactionError
+from rules.changes import Touched
+from rules.elements import ServicePort
+from rules.errors import TransactionError
 from rules.expressions import KNOWN
-from rules.layout import LAYOUTS, Network, Options
-from rules.mend import mend
-from rules.objects import Family, Table
-from rules.tables import change_local, change_service_cidrs, replace
-from rules.transaction import Operation
+from rules.layout import TABLE_NAME, Options
+from rules.objects import Family
 
 LOG = structlog.get_logger()
 RETRY_SECONDS = (0.0, 0.1, 0.5, 2.0, 10.0, 30.0)
-"""Waits before each try to put the whole table back after the kernel refused a change; the last one from then on."""
+"""Waits before each try to put all right after the kernel refused a change; the last one from then on."""
 
 ONCE_SECONDS = 10.0
 """How long `run --once` waits for the kinds of object that are not needed for a first sync."""
 
 MENDS_AT_ONCE, MEND_PAUSE, MEND_CALM = 20, 1.0, 10.0
 """Others' changes are undone at once so many times; then there are pauses (seconds), until it was calm for so long."""
-
-
-class Nftables(Protocol):
-    """What the agent needs of a kernel: rules.kernel.Kernel, or rules.fake.FakeKernel."""
-
-    def commit(self, operations: Sequence[Operation]) -> int: ...
-
-    def dump(self, table: Table, *, settled: bool = False) -> TableState | None: ...
 
 
 class Committed(Struct, frozen=True):
@@ -100,18 +86,15 @@ class Agent:
         reports: NodeReports | None = None,
         grace: float = 0.0,
     ) -> None:
-        self.state, self.kernel, self.inbox = state, kernel, inbox
+        self.state, self.inbox = state, inbox
         self.settings = settings or Settings()
-        self.families = families
+        self.tables = Tables(kernel, families)
         self.health = health or Health(math.inf)
         self.reports = reports or NodeReports()
         self.followers = followers
         self.repairs = 0
         """How often others' changes to our tables were undone."""
         self._clock = clock
-        self._programmed: dict[Family, Programmed] = {}
-        self._service_cidrs: tuple[Network, ...] = ()
-        self._options: Options | None = None
         self._refusals = 0
         self._retry_at = 0.0
         self._grace = grace
@@ -130,23 +113,23 @@ class Agent:
             if self.inbox.is_closed:
                 return
             self.handle(events)
-            if once and self._programmed and (self.state.is_listed or not events):
+            if once and self.tables.are_programmed and (self.state.is_listed or not events):
                 return
 
     def _patience(self, once: bool) -> float | None:
         """How long to wait for events; None: for ever, because nothing else is to be done."""
         if self._refusals:
             return max(0.0, self._retry_at - self._clock())
-        if self._start_by is not None and not self._programmed and not self._is_waiting:
+        if self._start_by is not None and not self.tables.are_programmed and not self._is_waiting:
             return max(0.0, self._start_by - self._clock())
         if self._touched:
             return max(0.0, self._mend_at - self._clock())
-        return ONCE_SECONDS if once and self._programmed else None
+        return ONCE_SECONDS if once and self.tables.are_programmed else None
 
     def handle(self, events: Sequence[Event]) -> None:
         """Take in events and bring the kernel to what they make of the state; not yet if it refused that just now."""
         started = time.perf_counter()
-        loading = not self._programmed
+        loading = not self.tables.are_programmed
         if loading:
             gc.disable()  # a first load makes a million objects, and next to no garbage cycles
         try:
@@ -157,7 +140,7 @@ class Agent:
                     self._touched.append(event)
                 else:
                     self.state.apply(event)
-            if events and self._programmed:
+            if events and self.tables.are_programmed:
                 self.health.queued(self._clock())
             if self._may_sync():
                 self._sync(started)
@@ -174,7 +157,7 @@ class Agent:
         now = self._clock()
         if self._refusals:
             return now >= self._retry_at
-        if self._programmed or not self.state.is_complete:
+        if self.tables.are_programmed or not self.state.is_complete:
             return self.state.is_complete
         if self._start_by is None:
             self._start_by = now + self._grace
@@ -182,7 +165,7 @@ class Agent:
 
     def _sync(self, started: float) -> None:
         # What the Node says of local pods may come late, and change; before it does, nothing is right.
-        options = self.settings.options_on(self.state.node) or self._options
+        options = self.settings.options_on(self.state.node) or self.tables.options
         if options is None:
             if not self._is_waiting:
                 self._is_waiting = True
@@ -195,15 +178,15 @@ class Agent:
             return
         self._is_waiting = False
         self.health.queued(self._clock())
-        first = not self._programmed
+        first = not self.tables.are_programmed
         try:
             if first:
                 self._start(started, options)
             else:
                 self._change(started, options)
-                self._mend(started)
+                self._mend(started, options)
         except TransactionError as error:
-            if first and not self._refusals:
+            if first and not self._refusals and not self.tables.is_taking_over:
                 raise explain(error) from error
             self._put_back(error, started)
         else:
@@ -214,7 +197,7 @@ class Agent:
 
     def _put_back(self, error: TransactionError, started: float) -> None:
         """What the kernel holds is not what we thought: mend it at once, else replace all of it, ever more slowly."""
-        self._programmed = {}
+        self.tables.forget()
         self._refusals += 1
         wait = RETRY_SECONDS[min(self._refusals, len(RETRY_SECONDS)) - 1]
         now = self._clock()
@@ -232,59 +215,53 @@ class Agent:
             self._sync(started)
 
     def _start(self, started: float, options: Options) -> None:
-        """Everything, in one transaction: what is missing in the tables that are there, or tables in their place."""
-        cidrs = self.state.service_cidrs
         wanted = self.state.everything()
-        ports, addresses = _by_family(wanted), self._nodeport_ips()
-        programmed: dict[Family, Programmed] = {}
-        operations: list[Operation] = []
-        differences: dict[str, object] = {}
-        for family in self.families:
-            taken = self._bring_about(family, options, cidrs, ports[family], addresses[family])
-            programmed[family] = taken.programmed
-            operations += taken.operations
-            if taken.differences is not None:
-                differences[f"{family.nft}_differences"] = taken.differences.total
-        size = self.kernel.commit(operations)
-        self._programmed, self._service_cidrs, self._options = programmed, cidrs, options
+        outcome = self.tables.start(self._wanted(options, wanted), may_adopt=self._refusals <= 1)
         self.state.settle_all()
-        self._log("programmed", started, len(wanted), len(operations), size, **differences)
+        differences = {f"{family}_differences": count for family, count in outcome.differences.items()}
+        self._log("programmed", started, len(wanted), outcome, **differences)
         self._tell(True, wanted, ())
-        del operations
         # What is here now stays: no need for the garbage collector to look at it ever again.
         gc.collect()
         gc.freeze()
 
-    def _mend(self, started: float) -> None:
+    def _change(self, started: float, options: Options) -> None:
+        wanted = self.state.wanted()
+        outcome = self.tables.change(self._wanted(options, wanted))
+        flows = self.state.settle(wanted)
+        if outcome.operations:
+            self._log("committed", started, len(wanted), outcome)
+        self._tell(False, wanted, flows)
+
+    def _mend(self, started: float, options: Options) -> None:
         """Undo what others did to our tables."""
         now = self._clock()
-        if not self._touched or now < self._mend_at or self._options is None:
+        if not self._touched or now < self._mend_at:
             return
         self._pace(now)
         events, self._touched = self._touched, []
-        who = ", ".join(dict.fromkeys(change.who for event in events for change in event.changes if change.who))
         why = ", ".join(dict.fromkeys(event.why for event in events if event.why))
-        operations: list[Operation] | None = None if why else []
-        for touched in merge([change for event in events for change in event.changes]):
-            if touched.family in self._programmed and operations is not None:
-                found = mend(self._programmed[touched.family], touched, self._options, self._service_cidrs)
-                operations = None if found is None else operations + found
-        if operations is None:
-            operations = self._audit(self._options)
-        size = self.kernel.commit(operations)
-        if operations:
+        changes = [change for event in events for change in event.changes]
+        if why:  # nobody knows what was done to which table
+            changes += [Touched(family, is_rebuilt=True) for family in self.tables.families]
+        outcome = self.tables.mend(changes, lambda: self._everything(options))
+        if outcome.operations:
             self.repairs += 1
-            milliseconds = round((time.perf_counter() - started) * 1e3, 3)
-            cause = why or "another program changed them"
             LOG.warning(
                 "tables_mended",
-                by=who or "unknown",
-                cause=cause,
-                operations=len(operations),
-                bytes=size,
-                milliseconds=milliseconds,
-                remedy="see why that program touches the tables kube-proxy-nft",
+                by=", ".join(dict.fromkeys(change.who for change in changes if change.who)) or "unknown",
+                cause=why or "another program changed them",
+                operations=outcome.operations,
+                bytes=outcome.bytes,
+                milliseconds=_milliseconds(started),
+                remedy=f"see why that program touches the tables {TABLE_NAME}",
             )
+
+    def _everything(self, options: Options) -> Wanted:
+        """All that is wanted, while nothing of it is new."""
+        wanted = self.state.everything()
+        self.state.settle_all()
+        return self._wanted(options, wanted)
 
     def _pace(self, now: float) -> None:
         """Mend at once, but not a hundred times a second against somebody who does not give in."""
@@ -293,80 +270,8 @@ class Agent:
         self._mends += 1
         self._mend_at = now + (0.0 if self._mends < MENDS_AT_ONCE else MEND_PAUSE)
 
-    def _audit(self, options: Options) -> list[Operation]:
-        """What brings all tables to what is wanted, whatever they hold."""
-        wanted, addresses = _by_family(self.state.everything()), self._nodeport_ips()
-        self.state.settle_all()
-        operations: list[Operation] = []
-        for family in self.families:
-            taken = self._bring_about(family, options, self._service_cidrs, wanted[family], addresses[family])
-            self._programmed[family] = taken.programmed
-            operations += taken.operations
-        return operations
-
-    def _bring_about(
-        self,
-        family: Family,
-        options: Options,
-        cidrs: tuple[Network, ...],
-        wanted: Mapping[bytes, ServicePort | None],
-        addresses: frozenset[bytes],
-    ) -> Adopted:
-        """All of one family's table: by differences, or in the place of what is there."""
-        if taken := self._adopt(family, options, wanted, addresses):
-            return taken
-        programmed = Programmed(family)
-        plan = programmed.plan(wanted, addresses)
-        programmed.accept(plan)
-        return Adopted(programmed, [*replace(LAYOUTS[family], options, cidrs), *plan.operations], None)
-
-    def _adopt(
-        self, family: Family, options: Options, wanted: Mapping[bytes, ServicePort | None], addresses: frozenset[bytes]
-    ) -> Adopted | None:
-        """Take over the table of an earlier agent, or our own that others have changed; None: it has to be replaced."""
-        if self._refusals > 1:
-            return None
-        # A table that has just grown shows not all of its elements: differences are looked at twice.
-        for settled in (True, False):
-            try:
-                table = self.kernel.dump(LAYOUTS[family].table, settled=settled)
-            except KernelUnreachable as error:
-                if error.errno == errno.EBUSY:  # it changes all the time; of the others the transaction will tell
-                    LOG.warning("table_not_adopted", family=family.nft, cause=str(error), then="replace it")
-                return None
-            taken = adopt(family, table, options, self.state.service_cidrs, wanted, addresses) if table else None
-            if taken is None or not taken.operations:
-                break
-        if table and taken is None:
-            LOG.info(
-                "table_not_adopted",
-                family=family.nft,
-                cause="it is not laid out as this release does",
-                then="replace it",
-            )
-        return taken
-
-    def _change(self, started: float, options: Options) -> None:
-        """What changed, in one transaction; nothing if nothing did."""
-        wanted = self.state.wanted()
-        plans = self._plan(self._programmed, wanted)
-        operations: list[Operation] = []
-        for plan in plans.values():
-            operations += plan.operations
-        cidrs = self.state.service_cidrs
-        for family in self.families:
-            if cidrs != self._service_cidrs:
-                operations += change_service_cidrs(LAYOUTS[family], cidrs)
-            if options != self._options:
-                operations += change_local(LAYOUTS[family], options)
-        size = self.kernel.commit(operations)
-        for family, plan in plans.items():
-            self._programmed[family].accept(plan)
-        self._service_cidrs, self._options = cidrs, options
-        flows = self.state.settle(wanted)
-        if operations:
-            self._log("committed", started, len(wanted), len(operations), size)
-        self._tell(False, wanted, flows)
+    def _wanted(self, options: Options, ports: Mapping[bytes, ServicePort | None]) -> Wanted:
+        return Wanted(options, self.state.service_cidrs, ports, self._nodeport_ips())
 
     def _tell(self, everything: bool, wanted: Mapping[bytes, ServicePort | None], udp: Sequence[UdpChange]) -> None:
         checks = self.state.take_health_checks()
@@ -374,33 +279,25 @@ class Agent:
         for follower in self.followers:
             follower(done)
 
-    def _plan(
-        self, programmed: Mapping[Family, Programmed], wanted: Mapping[bytes, ServicePort | None]
-    ) -> dict[Family, Plan]:
-        by_family = _by_family(wanted)
-        addresses = self._nodeport_ips()
-        return {family: programmed[family].plan(by_family[family], addresses[family]) for family in self.families}
-
     def _nodeport_ips(self) -> dict[Family, frozenset[bytes]]:
         """Looks at the node's addresses only when they, or the Node, are others than last time."""
         sources = (self.state.node, self.state.local_addresses)
         if self._addresses_from is None or any(a is not b for a, b in zip(sources, self._addresses_from, strict=True)):
             found = self.settings.nodeport_ips(*sources)
-            self._addresses = {family: found[family] if family in self.families else frozenset() for family in Family}
+            self._addresses = {
+                family: found[family] if family in self.tables.families else frozenset() for family in Family
+            }
             self._addresses_from = sources
         return self._addresses
 
-    def _log(self, event: str, started: float, ports: int, operations: int, size: int, **more: object) -> None:
-        milliseconds = round((time.perf_counter() - started) * 1e3, 3)
+    def _log(self, event: str, started: float, ports: int, outcome: Outcome, **more: object) -> None:
         log = LOG.info if event == "programmed" else LOG.debug
-        log(event, service_ports=ports, operations=operations, bytes=size, milliseconds=milliseconds, **more)
+        size, operations = outcome.bytes, outcome.operations
+        log(event, service_ports=ports, operations=operations, bytes=size, milliseconds=_milliseconds(started), **more)
 
 
-def _by_family(ports: Mapping[bytes, ServicePort | None]) -> dict[Family, dict[bytes, ServicePort | None]]:
-    found: dict[Family, dict[bytes, ServicePort | None]] = {family: {} for family in Family}
-    for key, port in ports.items():
-        found[family_of(key)][key] = port
-    return found
+def _milliseconds(started: float) -> float:
+    return round((time.perf_counter() - started) * 1e3, 3)
 
 
 def report(problems: Iterable[Problem]) -> None:

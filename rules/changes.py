@@ -6,7 +6,7 @@ carries the port id of the socket that sent the transaction: so ours are known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from msgspec import Struct, field
@@ -89,7 +89,7 @@ def _who(message: Message) -> str:
     return f"{name or 'a process'} (pid {pid})" if pid else name
 
 
-def merge(changes: list[Touched]) -> Iterator[Touched]:
+def merge(changes: Iterable[Touched]) -> Iterator[Touched]:
     """One for each family: what several transactions did, the last word of each counts."""
     by_family: dict[Family, Touched] = {}
     for touched in changes:

@@ -103,7 +103,7 @@ def test_a_restart_commits_nothing_and_goes_on(before: list[list[Event]], after:
                 remember(cluster, event)
             go_on(kernel, state, {family: taken[family].programmed for family in Family}, batch)
             check(kernel, cluster)
-        agent.state, agent._programmed = state, {family: taken[family].programmed for family in Family}
+        agent.state, agent.tables.programmed = state, {family: taken[family].programmed for family in Family}
         agent.handle(listing(cluster))
 
 
@@ -126,8 +126,8 @@ def test_what_was_missed_is_all_that_is_committed(before: list[list[Event]], mis
         check(kernel, cluster)
         again = adopted(kernel, state)
         assert not any(again[family].operations for family in Family)
-        agent.state, agent._programmed = state, {family: taken[family].programmed for family in Family}
-        agent._service_cidrs = state.service_cidrs
+        agent.state, agent.tables.programmed = state, {family: taken[family].programmed for family in Family}
+        agent.tables.service_cidrs = state.service_cidrs
         state.settle_all()
 
 

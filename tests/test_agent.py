@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.agent import ONCE_SECONDS, RETRY_SECONDS, Agent, Nftables, explain
+from proxy.agent import ONCE_SECONDS, RETRY_SECONDS, Agent, explain
 from proxy.errors import KernelTooOld, NoPermission, RulesRefused, SourceError, UserError
 from proxy.events import Delete, Event, Failed, Inbox, Put, Replace
 from proxy.healthz import Health
@@ -20,6 +20,7 @@ from proxy.model import ENDPOINT_SLICE, KINDS, NODE, SERVICE, SERVICE_CIDR, Kube
 from proxy.node_reports import NodeReports
 from proxy.settings import Settings
 from proxy.state import Problem, State
+from proxy.tables import Nftables
 from rules.errors import Failure, TransactionError
 from rules.fake import FakeKernel
 from rules.layout import LAYOUTS, Layout

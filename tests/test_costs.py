@@ -143,7 +143,7 @@ def cost(agent: Agent, events: list[Event]) -> tuple[int, int, int]:
     *before, change = events
     for event in before:
         agent.handle([event])
-    kernel = agent.kernel
+    kernel = agent.tables.kernel
     assert isinstance(kernel, Metered)
     kernel.last = (0, 0)
     visited = agent.state.visited

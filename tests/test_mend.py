@@ -45,7 +45,7 @@ def test_every_element_can_be_told_from_what_is_known(batches: list[list[Event]]
                 remember(cluster, event)
             agent.handle(batch)
         for family, layout in LAYOUTS.items():
-            table, programmed = kernel.dump(layout.table), agent._programmed[family]
+            table, programmed = kernel.dump(layout.table), agent.tables.programmed[family]
             for name, set_ in table.sets.items():
                 for key, (data, comment) in set_.elements.items():
                     element = programmed.element(name, key)
@@ -178,7 +178,7 @@ def test_several_transactions_are_one() -> None:
 
 def test_a_set_or_chain_that_nobody_knows_is_looked_at() -> None:
     world = World().start(*WEB)
-    programmed = world.agent._programmed[Family.IPV4]
+    programmed = world.agent.tables.programmed[Family.IPV4]
     assert mend(programmed, Touched(Family.IPV4, {("theirs", b""): None}), Options(), ()) is None
     assert mend(programmed, Touched(Family.IPV4, chains={"theirs"}), Options(), ()) is None
 
