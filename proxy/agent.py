@@ -108,13 +108,16 @@ class Agent:
 
     def run(self, once: bool = False) -> None:
         """Until the inbox is closed; with `once` until everything is programmed. Raises UserError."""
-        while True:
-            events = self.inbox.take(self._patience(once))
-            if self.inbox.is_closed:
-                return
-            self.handle(events)
-            if once and self.tables.are_programmed and (self.state.is_listed or not events):
-                return
+        while self._turn(once):  # nothing here holds events while it waits for others: a list may be large
+            pass
+
+    def _turn(self, once: bool) -> bool:
+        """Whether to go on."""
+        events = self.inbox.take(self._patience(once))
+        if self.inbox.is_closed:
+            return False
+        self.handle(events)
+        return not (once and self.tables.are_programmed and (self.state.is_listed or not events))
 
     def _patience(self, once: bool) -> float | None:
         """How long to wait for events; None: for ever, because nothing else is to be done."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,11 +28,11 @@ from proxy.agent import explain, report
 from proxy.config import Config, Given, load_config, node_name, parse_config
 from proxy.config_watch import ConfigWatch
 from proxy.conntrack_socket import FlowTable
+from proxy.detect.output import put
 from proxy.errors import ConfigChanged, KernelTooOld, NoPermission, UsageError, UserError
 from proxy.events import Inbox
 from proxy.flags import PORTS, GivenFlags
 from proxy.manifests import ManifestSource
-from proxy.node_events import EventRecorder
 from proxy.settings import settings
 from proxy.state import State
 from rules.diff import scratch
@@ -46,7 +45,7 @@ from rules.text import render
 from rules.transaction import Operation
 
 if TYPE_CHECKING:
-    from proxy.apiserver import ApiSource
+    from proxy.apiserver import ApiSource, Connection
 
 LOG = structlog.get_logger()
 DEBUG_FROM = 4
@@ -60,9 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _demo(arguments[1:])
     options = command_line.parse(arguments)
     logs.configure(options.log_level or "info")
-    commands = {"run": _run, "render": _render, "cleanup": _cleanup, "config": _check}
+    commands = {"run": _run, "render": _render, "cleanup": _cleanup, "config": _check, "detect": _detect}
     try:
-        commands[options.command](options)
+        return commands[options.command](options) or 0
     except ConfigChanged as end:
         LOG.info("ended", cause=str(end), exit_code=end.exit_code)
         return end.exit_code
@@ -75,14 +74,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # the last line of defence: a bug is reported as one event
         LOG.error("unexpected_failure", error=f"{type(error).__name__}: {error}", exc_info=True)
         return 1
-    return 0
 
 
 def _run(options: argparse.Namespace) -> None:
     flags = GivenFlags(options.flags or (), beside_config=bool(options.config))
     _configure_logs(options, flags, Config())
     if flags.value("version") not in ("", "false"):
-        _print(f"kube-proxy-nft {command_line.version()}\n")
+        put(f"kube-proxy-nft {command_line.version()}\n")
         return
     if flags.is_on("cleanup"):
         _cleanup(options)
@@ -117,7 +115,7 @@ def _proxy(options: argparse.Namespace, config: Config, fields: Sequence[Given],
         node = node_name(config, options.node)
         kernel = Kernel()
         ends.callback(kernel.close)
-        source, recorder = _source(options, config, inbox, node, master)
+        source, connection = _source(options, config, inbox, node, master)
         LOG.info("starting", node=node, source=options.manifests or "API server")
         watch = None
         if not options.once:
@@ -128,7 +126,8 @@ def _proxy(options: argparse.Namespace, config: Config, fields: Sequence[Given],
                 )
                 ends.callback(watch.stop)
                 watch.start()
-        node_agent.run(config, node, kernel, source, inbox, once=options.once, recorder=recorder)
+        here = node_agent.Surroundings(config, node, kernel, source, inbox, connection, options.config or "")
+        node_agent.run(here, once=options.once)
         if watch and watch.changed:
             raise ConfigChanged(options.config, "it changed", "start again to use it")
         if inbox.is_closed:
@@ -137,8 +136,8 @@ def _proxy(options: argparse.Namespace, config: Config, fields: Sequence[Given],
 
 def _source(
     options: argparse.Namespace, config: Config, inbox: Inbox, node: str, master: str
-) -> tuple[ManifestSource | ApiSource, EventRecorder | None]:
-    """Where objects come from, and who takes Events on the Node."""
+) -> tuple[ManifestSource | ApiSource, Connection | None]:
+    """Where objects come from, and the way to the API server, if that is it."""
     if options.manifests:
         for option, value in (("--kubeconfig", options.kubeconfig), ("--master", master)):
             if value:
@@ -147,7 +146,7 @@ def _source(
     from proxy.apiserver import ApiSource, Connection  # its libraries are not loaded for manifests
 
     connection = Connection(config.client_connection.kubeconfig, master)
-    return ApiSource(connection, inbox, node), None if options.once else EventRecorder(connection, node)
+    return ApiSource(connection, inbox, node), connection
 
 
 def _configure_logs(options: argparse.Namespace, flags: GivenFlags, config: Config) -> None:
@@ -199,7 +198,7 @@ def _check(options: argparse.Namespace) -> None:
     if not config.bind_address[0].is_unspecified:  # else the Node decides which family is the first
         for concern in node_families.concerns(config, frozenset(Family), [config.bind_address[0].packed], ()):
             LOG.warning("config_field_doubtful", file=source, field=concern.field, reason=concern.cause)
-    _print(config_report.show(config, options.output))
+    put(config_report.show(config, options.output))
 
 
 def _render(options: argparse.Namespace) -> None:
@@ -220,20 +219,13 @@ def _render(options: argparse.Namespace) -> None:
         operations = create(LAYOUTS[family], rule_options, state.service_cidrs)
         operations += scratch(family, [p for p in ports if p.family is family], addresses[family]).operations
         texts.append(render(operations))
-    _print("".join(texts))
+    put("".join(texts))
 
 
-def _print(text: str) -> None:
-    """To standard output, in nft's encoding whatever the locale's is."""
-    if sys.stdout is None:
-        raise UserError("standard output", "it is closed")
-    try:
-        sys.stdout.buffer.write(text.encode())
-        sys.stdout.buffer.flush()
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left in the buffer
-        if error.errno != errno.EPIPE:  # the reader has had enough
-            raise UserError("standard output", error.strerror or str(error)) from None
+def _detect(options: argparse.Namespace) -> int:
+    from proxy.detect import command
+
+    return command.run(options)
 
 
 def _cleanup(_options: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from proxy import config_report, flags, logs
+from proxy.detect import arguments as detect
 from proxy.errors import EXIT_CODES
 
 _OURS: Final = ("-h", "--help", "--version")
@@ -91,6 +92,8 @@ def _parser() -> argparse.ArgumentParser:
         "-o", "--output", choices=config_report.FORMATS, default="yaml", help="how to print it (default: yaml)"
     )
     _log_level(check)
+
+    _log_level(detect.add_parser(commands, formatter_class=_Help))
 
     commands.add_parser("demo", help="see it work in network namespaces on this machine", add_help=False)
     return parser

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from proxy import config_values as values
-from proxy.config_values import HostPort
 
 IPTABLES: Final = "iptables is not used"
 IPVS: Final = "IPVS is not used"
@@ -79,12 +78,8 @@ FIELDS: Final[dict[str, Field]] = {
     "healthzBindAddress": Field(
         values.host_port(10256), "where /healthz and /livez are served", zero_counts_in_flag=True
     ),
-    "metricsBindAddress": _kept(
-        values.host_port(10249),
-        "metrics are not served yet",
-        HostPort("127.0.0.1", 10249),
-        HostPort("::1", 10249),
-        zero_counts_in_flag=True,
+    "metricsBindAddress": Field(
+        values.host_port(10249), "where /metrics and /proxyMode are served", zero_counts_in_flag=True
     ),
     "enableProfiling": _idle(values.boolean, "there is no profiler to serve"),
     "showHiddenMetricsForVersion": _idle(values.text, "no metric is hidden"),

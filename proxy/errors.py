@@ -9,7 +9,7 @@ from typing import Final
 
 EXIT_CODES: Final = {
     0: "done",
-    1: "unexpected failure: the log has the cause, and what is needed to report a bug",
+    1: "unexpected failure: see the log; of detect --exit-code: something is deprecated or worse",
     2: "the command line is wrong",
     3: "the configuration is wrong or cannot be read",
     4: "the source of objects cannot be used (directory missing or unreadable, kubeconfig wrong)",

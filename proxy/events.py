@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from proxy.model import KubeObject
+from proxy.reading import Item
 from rules.changes import Touched
 
 
 class Put(Struct, frozen=True, gc=False):
     """This object exists now, and looks like this."""
 
-    obj: KubeObject
+    obj: Item
 
 
 class Delete(Struct, frozen=True, gc=False):
@@ -36,7 +36,7 @@ class Replace(Struct, frozen=True):
     """
 
     kind: str
-    objects: Sequence[KubeObject]
+    objects: Sequence[Item]
 
 
 class LocalAddresses(Struct, frozen=True):

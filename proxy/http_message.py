@@ -14,15 +14,17 @@ MAX_REQUEST: Final = 8192
 """Bytes of a request's line and headers together; a body is not waited for."""
 
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]+) (\S+) HTTP/1\.[01]\r?\n")
+_ACCEPT: Final = re.compile(rb"\naccept:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _END: Final = re.compile(rb"\r?\n\r?\n")
 
 
 class Request(Struct, frozen=True):
-    """method: in capitals. path: as it came, without what follows a "?", which is `query`."""
+    """method: in capitals. path: as it came, without what follows a "?", which is `query`. accept: the header."""
 
     method: str
     path: str
     query: str = ""
+    accept: str = ""
 
 
 class Response(Struct, frozen=True):
@@ -36,15 +38,17 @@ class Response(Struct, frozen=True):
 def parse(received: bytes) -> Request | Response | None:
     """What the bytes are that came so far: a request; no request, and what to say to that; None: not complete yet.
 
-    Lines may end without a carriage return. Headers are not looked at.
+    Lines may end without a carriage return. Of the headers only Accept is looked at.
     """
-    if not _END.search(received, 0, MAX_REQUEST):
+    end = _END.search(received, 0, MAX_REQUEST)
+    if not end:
         return text(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) if len(received) >= MAX_REQUEST else None
     line = _REQUEST_LINE.match(received)
     if not line:
         return text(HTTPStatus.BAD_REQUEST)
     path, _, query = line[2].decode("latin-1").partition("?")
-    return Request(line[1].decode(), path, query)
+    accept = _ACCEPT.search(received, 0, end.end())
+    return Request(line[1].decode(), path, query, accept[1].decode("latin-1").strip() if accept else "")
 
 
 def render(response: Response, now: float, *, head_only: bool = False) -> bytes:

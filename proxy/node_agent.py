@@ -1,4 +1,4 @@
-"""The agent with all that belongs to it on a node: where objects come from, and who acts beside nftables."""
+"""The agent with all that belongs to it on a node: where objects come from, who acts beside nftables, what is served."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import contextlib
 import resource
 import time
 from collections.abc import Collection
+from functools import partial
 from typing import Final, Protocol
 
-import structlog
+from msgspec import Struct
 
 from proxy import healthz, sysctls
 from proxy.agent import Agent, Committed, Follower
 from proxy.command_line import version
 from proxy.config import Config
 from proxy.conntrack import Conntrack
+from proxy.detect.api_reader import Transport as Reading
 from proxy.errors import UserError
 from proxy.events import Inbox
 from proxy.forwarder import Forwarder
@@ -23,9 +25,10 @@ from proxy.healthz import Health
 from proxy.instance import Instance
 from proxy.node_addresses import AddressSource
 from proxy.node_events import EventRecorder
+from proxy.node_events import Transport as Sending
 from proxy.node_families import missing, report_missing
 from proxy.node_log import NodeLog
-from proxy.node_reports import NodeReports
+from proxy.node_reports import Nobody, NodeReports
 from proxy.page_server import PageServer
 from proxy.settings import Settings, settings
 from proxy.state import State
@@ -34,8 +37,6 @@ from rules.errors import KernelUnreachable
 from rules.kernel import Kernel
 from rules.layout import LAYOUTS
 from rules.objects import Family
-
-LOG = structlog.get_logger()
 
 GRACE_SECONDS: Final = 2.0
 """How long the first sync waits for the Node and the ServiceCIDRs when Services and EndpointSlices are listed."""
@@ -51,45 +52,56 @@ class Source(Protocol):
     def stop(self) -> None: ...
 
 
-def run(
-    config: Config,
-    node: str,
-    kernel: Kernel,
-    source: Source,
-    inbox: Inbox,
-    *,
-    once: bool,
-    recorder: EventRecorder | None = None,
-) -> None:
-    """Program this node until the inbox is closed, or `once`. recorder: tells the API server. Raises UserError."""
+class ApiServer(Reading, Sending, Protocol):
+    """The way to an API server: proxy.apiserver.Connection."""
+
+
+class Surroundings(Struct, frozen=True):
+    """What an agent has around it. node: its name. api: None where there is no API server to talk to. config_file: where
+    the configuration is from, '' for nowhere."""
+
+    config: Config
+    node: str
+    kernel: Kernel
+    source: Source
+    inbox: Inbox
+    api: ApiServer | None = None
+    config_file: str = ""
+
+
+def run(here: Surroundings, *, once: bool) -> None:
+    """Program this node until the inbox is closed, or `once`. Raises UserError."""
+    config = here.config
     made = settings(config)
     causes = missing()
     report_missing(causes)
     families = [family for family in Family if family not in causes]
-    health = Health(SYNC_PERIODS * config.nftables.sync_period, programmed=_has_tables(kernel, families))
+    health = Health(SYNC_PERIODS * config.nftables.sync_period, programmed=_has_tables(here.kernel, families))
     with contextlib.ExitStack() as ends:
-        instance = Instance(node)
+        instance = Instance(here.node)
         ends.callback(instance.close)
-        followers = [] if once else _followers(config, node, made, families, health, ends)
+        reports = NodeReports()
+        followers: list[Follower] = []
         if not once:
-            watch = TableWatch(inbox, kernel.port)
-            ends.callback(watch.stop)
-            followers.insert(0, _Watch(watch))
-        reports = NodeReports(recorder) if recorder else NodeReports()
+            recorder = EventRecorder(here.api, here.node) if here.api else None
+            reports = NodeReports(recorder or Nobody())
+            followers = _followers(here, made, families, health, ends)
         if made.follows_addresses:
-            addresses = AddressSource(inbox)
+            addresses = AddressSource(here.inbox)
             ends.callback(addresses.stop)
             addresses.start()
-        ends.callback(source.stop)
-        if recorder:
-            ends.callback(recorder.stop)  # before the source, whose connection it uses
-            recorder.start()
-            followers.append(_About(recorder, reports))
-        source.start()
+        ends.callback(here.source.stop)
+        if not once:  # these use the source's connection, and end before it
+            if recorder:
+                ends.callback(recorder.stop)
+                recorder.start()
+                followers.append(_About(recorder, reports))
+            followers.append(_metrics(here, families, recorder, ends))
+        here.source.start()
         agent = Agent(
-            State(node, made.bound),
-            kernel,
-            inbox,
+            State(here.node, made.bound),
+            here.kernel,
+            here.inbox,
             made,
             followers,
             families=families,
@@ -113,15 +125,11 @@ def _has_tables(kernel: Kernel, families: Collection[Family]) -> bool:
 
 
 def _followers(
-    config: Config,
-    node: str,
-    made: Settings,
-    families: Collection[Family],
-    health: Health,
-    ends: contextlib.ExitStack,
+    here: Surroundings, made: Settings, families: Collection[Family], health: Health, ends: contextlib.ExitStack
 ) -> list[Follower]:
-    """Those who act beside nftables, and the servers of this node."""
+    """Those who act beside nftables, and the servers for health."""
     _allow_descriptors()
+    config = here.config
     pages = PageServer(
         "healthz",
         "healthzBindAddress",
@@ -138,19 +146,54 @@ def _followers(
     ends.callback(conntrack.stop)
     forwarder = Forwarder([n for n in config.node_port_addresses.cidrs if _family(n.version) in families])
     ends.callback(forwarder.stop)
-    log = NodeLog(node, config, made.bound, families)
+    watch = TableWatch(here.inbox, here.kernel.port)
+    ends.callback(watch.stop)
+    log = NodeLog(here.node, config, made.bound, families)
 
     def about_node(done: Committed) -> None:
         log(done.node)
         health.node_eligible(done.node is None or done.node.eligible)
 
     return [
+        _Watch(watch),
         _Sysctls(config),
         conntrack,
         about_node,
         lambda done: checks.update(done.health_checks, done.nodeport_ips),
         lambda done: forwarder.update(done.ports, done.everything),
     ]
+
+
+def _metrics(
+    here: Surroundings, families: Collection[Family], recorder: EventRecorder | None, ends: contextlib.ExitStack
+) -> Follower:
+    """What is served on metricsBindAddress, and who looks for what is deprecated on this node."""
+    from proxy import metrics  # with what it needs, 60 ms that `run --once` can do without
+    from proxy.detect import watcher
+    from proxy.detect.node import gather_for_agent
+
+    registry = metrics.registry(version())
+    deprecations = metrics.Family(watcher.METRIC, watcher.ABOUT, watcher.LABELS)
+    registry.register(deprecations)
+    pages = PageServer(
+        "metrics",
+        "metricsBindAddress",
+        here.config.metrics_bind_address,
+        families,
+        metrics.pages(registry),
+        hard_fail=here.config.bind_address_hard_fail,
+    )
+    ends.callback(pages.stop)
+    pages.start()
+    looks = watcher.DeprecationWatcher(
+        partial(gather_for_agent, here.node, here.config_file),
+        watcher.ServerVersion(here.api) if here.api else lambda: "",
+        recorder or Nobody(),
+        deprecations.show,
+    )
+    ends.callback(looks.stop)
+    looks.start()
+    return looks
 
 
 def _family(version: int) -> Family:

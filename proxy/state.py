@@ -22,16 +22,14 @@ from proxy.model import (
     NODE,
     SERVICE,
     SERVICE_CIDR,
-    EndpointSlice,
-    KubeObject,
     Node,
-    Service,
     ServiceCIDR,
 )
 from proxy.nodes import ABSENT, NodeInfo, node_ips, read_node
 from proxy.policy import Candidate, Place, choose_external, choose_internal, gather
-from proxy.services import Name, PortInfo, Rejected, Scope, ServiceInfo, read_service
-from proxy.slices import Condition, SliceInfo, read_slice
+from proxy.reading import Item, ServiceReading, SliceReading, name_of, read
+from proxy.services import Name, PortInfo, Scope, ServiceInfo
+from proxy.slices import Condition, SliceInfo
 from proxy.udp import NO_FLOWS, UdpChange, UdpFlows, is_udp
 from rules.elements import ServicePort, Sources, address_of, address_range, describe_key, endpoint, family_of
 from rules.layout import MAX_ENDPOINTS
@@ -151,19 +149,21 @@ class State:
 
     # Objects in.
 
-    def _put(self, obj: KubeObject) -> None:
+    def _put(self, obj: Item) -> None:
         self.visited += 1
-        match obj:
-            case Service():
-                self._put_service(obj)
-            case EndpointSlice():
-                self._put_slice(obj)
-            case ServiceCIDR():
-                self._put_service_cidr(obj)
-            case Node() if obj.metadata.name == self.place.node:
-                info, faults = read_node(obj)
-                self._faults(NODE, ("", self.place.node), *faults)
-                self._set_node(info)
+        match read(obj):
+            case ServiceReading(name, info, faults):
+                self._faults(SERVICE, name, *faults)
+                self._set_service(name, info)
+            case SliceReading(name, slice_info, faults):
+                self._faults(ENDPOINT_SLICE, name, *faults)
+                self._set_slice(name, slice_info)
+            case ServiceCIDR() as cidr:
+                self._put_service_cidr(cidr)
+            case Node() as node if node.metadata.name == self.place.node:
+                node_info, node_faults = read_node(node)
+                self._faults(NODE, ("", self.place.node), *node_faults)
+                self._set_node(node_info)
 
     def _delete(self, kind: str, name: Name) -> None:
         self._known_faults.pop((kind, name), None)
@@ -176,30 +176,20 @@ class State:
         elif kind == NODE and name[1] == self.place.node:
             self._set_node(ABSENT)
 
-    def _replace(self, kind: str, objects: Sequence[KubeObject]) -> None:
+    def _replace(self, kind: str, objects: Sequence[Item]) -> None:
         known: Iterable[Name] = {
             SERVICE: list(self._services),
             ENDPOINT_SLICE: list(self._service_of),
             SERVICE_CIDR: [("", name) for name in self._cidrs],
             NODE: [("", self.place.node)],
         }[kind]
-        namespaced = kind in (SERVICE, ENDPOINT_SLICE)
-        listed = {(obj.metadata.namespace if namespaced else "", obj.metadata.name) for obj in objects}
+        listed = {name_of(obj) if kind in (SERVICE, ENDPOINT_SLICE) else ("", name_of(obj)[1]) for obj in objects}
         # What is gone goes first: an address may have passed to another Service.
         for name in set(known) - listed:
             self._delete(kind, name)
         for obj in objects:
             self._put(obj)
         self._listed.add(kind)
-
-    def _put_service(self, service: Service) -> None:
-        name = (service.metadata.namespace, service.metadata.name)
-        try:
-            info, faults = read_service(service)
-        except Rejected as error:
-            info, faults = None, [str(error)]
-        self._faults(SERVICE, name, *faults)
-        self._set_service(name, info)
 
     def _set_service(self, name: Name, new: ServiceInfo | None) -> None:
         old = self._services.get(name)
@@ -224,12 +214,6 @@ class State:
             loser = self._claims.claim(Claim(new, port))
             if loser:
                 self._report_conflict(loser)
-
-    def _put_slice(self, slice_: EndpointSlice) -> None:
-        name = (slice_.metadata.namespace, slice_.metadata.name)
-        info, faults = read_slice(slice_)
-        self._faults(ENDPOINT_SLICE, name, *faults)
-        self._set_slice(name, info)
 
     def _set_slice(self, name: Name, new: SliceInfo | None) -> None:
         service = self._service_of.get(name)

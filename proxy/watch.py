@@ -1,7 +1,7 @@
-"""List and watch of one resource of the API server.
+"""List and watch of one resource of the API server: the loop that asks, waits and leaves events in the inbox.
 
-The first part is pure: bytes become events, and a table says what to do after each kind of trouble. The second part,
-`Watcher`, is the loop that asks, waits and leaves events in the inbox. Sockets are elsewhere: see `Transport`.
+What the answers say is read in `watch_stream`, what to do about trouble is decided in `trouble`; both are pure. Sockets
+are elsewhere: see `Transport`.
 """
 
 from __future__ import annotations
@@ -11,312 +11,54 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from enum import Enum
-from typing import Final, NamedTuple, Protocol
-from urllib.parse import urlencode
+from typing import Final, Protocol
 
-import msgspec
 import structlog
-from msgspec import Raw, Struct
 
 from proxy.events import Delete, Event, Inbox, Put, Replace
-from proxy.model import (
-    ENDPOINT_SLICE,
-    LABEL_HEADLESS,
-    LABEL_PROXY_NAME,
-    NODE,
-    SERVICE,
-    SERVICE_CIDR,
-    BadObject,
-    KubeObject,
-    decode,
+from proxy.model import BadObject
+from proxy.reading import name_of
+from proxy.resources import ANY, NEWEST, Resource
+from proxy.trouble import (
+    BROKEN,
+    NO_STREAMING,
+    SILENT,
+    UNREACHABLE,
+    Next,
+    Step,
+    Trouble,
+    refusal,
+    rule_of,
+    what_next,
 )
+from proxy.watch_stream import Listed, Prepare, Stream, as_it_is, read_list
 
-# The API server stores objects of 1.5 MiB at most (etcd's limit), so a line like this is no event of a Kubernetes API.
-LINE_LIMIT: Final = 64 << 20
+__all__ = ["UNREACHABLE", "Answer", "Transport", "Trouble", "Watcher"]
+
 # The server draws 30 to 60 minutes when it is not told; a shorter life spreads nodes over API servers sooner.
 WATCH_SECONDS: Final = (300, 600)
-# The server ends a watch by itself after timeoutSeconds; silence for this much longer means that the peer is gone.
-READ_SLACK: Final = 30.0
-# The server's own limit for a list is 60 s.
+# A server sends the head of a watch's answer at once, unless it lets requests queue.
+HEAD_TIMEOUT: Final = 30.0
+# Bookmarks come every minute or so. Where nothing at all happens some servers send none: to begin anew costs little, and
+# a server that is stuck, or a connection that is dead and does not know it, is found out.
+WATCH_SILENCE: Final = 150.0
+# The server's own limit for a list is 60 s. Once its answer has begun, it comes in one go.
 LIST_TIMEOUT: Final = 70.0
-# Bookmarks come every minute or so, and etcd moves an idle resource's version at least every 10 minutes. When nothing
-# comes for this long, our version may lie in the server's future (etcd restored from a backup): it then says nothing.
+LIST_SILENCE: Final = 30.0
+# A streaming list comes in one go, too. A server older than 1.27 knows nothing of them: it sends the objects, or does
+# not, and then waits for changes.
+STREAM_SILENCE: Final = 10.0
+STREAM_SECONDS: Final = 60.0
+# How long a server that does not stream lists is asked for plain ones: it may be upgraded.
+NO_STREAMING_SECONDS: Final = 1800.0
+# So many streaming lists in a row may break before a plain one is tried.
+STREAM_TRIES: Final = 3
+# etcd moves an idle resource's version at least every 10 minutes. When nothing comes for this long, our version may lie
+# in the server's future (etcd restored from a backup): it then says nothing.
 SILENCE: Final = 1800.0
 # A watch that ends sooner, without a line, is no watch: asking again at once would be a loop without a pause.
 SHORTEST: Final = 1.0
-
-BACKOFF_FIRST: Final = 0.2
-BACKOFF_MAX: Final = 30.0
-RETRY_AFTER_MAX: Final = 60.0
 ABSENT_RETRY: Final = 600.0
-
-
-class Resource(Struct, frozen=True):
-    """What is listed and watched. `optional`: older servers do not have it, then there are no objects of `kind`."""
-
-    kind: str
-    path: str
-    selector: tuple[tuple[str, str], ...] = ()
-    optional: bool = False
-
-    @property
-    def list_path(self) -> str:
-        # Version 0: any that the server has in its cache. A list that asks for the newest costs a read of all of etcd.
-        return f"{self.path}?{urlencode([('resourceVersion', '0'), *self.selector])}"
-
-    def watch_path(self, version: str, seconds: int) -> str:
-        query = [("watch", "1"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(seconds))]
-        return f"{self.path}?{urlencode([*query, *self.selector, ('resourceVersion', version)])}"
-
-    @property
-    def rule(self) -> str:
-        """What an RBAC rule must allow."""
-        *group, _, name = self.path.removeprefix("/apis/").removeprefix("/api/").split("/")
-        return f'verbs ["list", "watch"] on resource "{name}" in apiGroup "{group[0] if group else ""}"'
-
-
-def resources(node_name: str) -> tuple[Resource, ...]:
-    """The four resources that a proxy on `node_name` needs."""
-    return (
-        Resource(SERVICE, "/api/v1/services", (("labelSelector", f"!{LABEL_PROXY_NAME}"),)),
-        Resource(
-            ENDPOINT_SLICE,
-            "/apis/discovery.k8s.io/v1/endpointslices",
-            (("labelSelector", f"!{LABEL_HEADLESS},!{LABEL_PROXY_NAME}"),),
-        ),
-        Resource(SERVICE_CIDR, "/apis/networking.k8s.io/v1/servicecidrs", optional=True),
-        Resource(NODE, "/api/v1/nodes", (("fieldSelector", f"metadata.name={node_name}"),)),
-    )
-
-
-# -- Trouble, and what to do about it ----------------------------------------------------------------------------------
-
-
-class Step(Enum):
-    LIST = "list"
-    WATCH = "watch"
-
-
-# Three kinds of trouble that have no HTTP status.
-UNREACHABLE: Final = 0  # no answer
-BROKEN: Final = 1  # the answer to a watch stopped short
-NONSENSE: Final = 2  # the answer is not the Kubernetes API's
-
-
-class Trouble(Exception):
-    """A request failed or ended before its time. `status`: HTTP's or one of the three above. `cause`: words for people.
-    `retry_after`: seconds, 0 when the server did not say."""
-
-    def __init__(self, status: int, cause: str, retry_after: float = 0.0) -> None:
-        self.status, self.cause, self.retry_after = status, cause, retry_after
-        super().__init__(cause)
-
-
-class Rule(NamedTuple):
-    event: str  # the log event
-    relist: bool = False  # the version that we have is of no use
-    at_once: bool = False  # no pause, the first time
-    remedy: str = ""
-
-
-OTHER: Final = Rule("api_refused")
-RULES: Final = {
-    UNREACHABLE: Rule("api_unreachable"),
-    BROKEN: Rule("watch_broken"),
-    NONSENSE: Rule("api_nonsense", relist=True, remedy="is this the address of a Kubernetes API server?"),
-    400: Rule("api_refused", relist=True),
-    401: Rule("api_unauthorized", remedy="check the token or client certificate that the proxy uses"),
-    403: Rule("api_forbidden", remedy="grant this account, in a ClusterRole: {rule}"),
-    404: Rule("api_resource_missing", relist=True),
-    410: Rule("watch_expired", relist=True, at_once=True),
-    422: Rule("api_refused", relist=True),
-}
-
-
-class Next(NamedTuple):
-    step: Step
-    pause: float
-
-
-def backoff(failures: int, rand: float) -> float:
-    """Seconds to wait after so many failures in a row before this one; `rand` in [0, 1) spreads the nodes."""
-    return min(BACKOFF_MAX, BACKOFF_FIRST * 2.0 ** min(failures, 16)) * (0.5 + rand / 2)
-
-
-def what_next(step: Step, trouble: Trouble, failures: int, rand: float) -> Next:
-    """What to do after `trouble` in `step`, and when (seconds)."""
-    rule = RULES.get(trouble.status, OTHER)
-    pause = 0.0 if rule.at_once and failures == 0 else max(backoff(failures, rand), trouble.retry_after)
-    return Next(Step.LIST if rule.relist else step, pause)
-
-
-# -- From bytes to events ----------------------------------------------------------------------------------------------
-
-
-class _Meta(Struct):
-    name: str = ""
-    namespace: str = ""
-    resource_version: str = msgspec.field(name="resourceVersion", default="")
-
-
-class _OnlyMeta(Struct):
-    metadata: _Meta = msgspec.field(default_factory=_Meta)
-
-
-class _List(Struct):
-    items: list[Raw] | None
-    metadata: _Meta
-
-
-class _Line(Struct):
-    type: str
-    object: Raw
-
-
-class _Status(Struct):
-    message: str = ""
-    reason: str = ""
-    code: int = 500
-
-
-_DecodeErrors = (msgspec.DecodeError, UnicodeDecodeError)
-_meta = msgspec.json.Decoder(_OnlyMeta)
-_list = msgspec.json.Decoder(_List)
-_line = msgspec.json.Decoder(_Line)
-_status = msgspec.json.Decoder(_Status)
-
-
-class Listed(NamedTuple):
-    objects: list[KubeObject]
-    bad: list[BadObject]
-    version: str
-
-
-def read_list(kind: str, body: bytes) -> Listed:
-    """Read the answer to a list. One bad item does not spoil the others. Raises Trouble when it is no list at all."""
-    try:
-        answer = _list.decode(body)
-    except _DecodeErrors as e:
-        raise Trouble(NONSENSE, f"the answer is no list: {e}") from None
-    objects: list[KubeObject] = []
-    bad: list[BadObject] = []
-    for item in answer.items or ():
-        try:
-            objects.append(decode(kind, item))
-        except BadObject as e:
-            bad.append(e)
-    return Listed(objects, bad, answer.metadata.resource_version)
-
-
-def refusal(status: int, retry_after: str, body: bytes) -> Trouble:
-    """The Trouble that an answer other than 200 means. `retry_after` is the header of that name, or ''."""
-    try:
-        said = _status.decode(body)
-        text = said.message or said.reason
-    except _DecodeErrors:
-        text = body[:200].decode("utf-8", "replace")  # a proxy or load balancer in between: HTML, or words
-    seconds = min(float(retry_after), RETRY_AFTER_MAX) if retry_after.isascii() and retry_after.isdigit() else 0.0
-    return Trouble(status, f"HTTP {status}: {' '.join(text.split())[:300]}", seconds)
-
-
-class Lines:
-    """Cuts a stream into lines, wherever the pieces that it arrives in end."""
-
-    def __init__(self, limit: int = LINE_LIMIT) -> None:
-        self._limit = limit
-        self._held: list[bytes] = []  # the pieces of an unfinished line; joined once, so a long line costs no square
-        self._size = 0
-
-    @property
-    def unfinished(self) -> bool:
-        return self._size > 0
-
-    def feed(self, piece: bytes) -> list[bytes]:
-        """The lines that are complete now. Raises Trouble when one is longer than the limit."""
-        first, *others = piece.split(b"\n")
-        self._hold(first)
-        done: list[bytes] = []
-        for part in others:
-            done.append(b"".join(self._held))
-            self._held, self._size = [], 0
-            self._hold(part)
-        return done
-
-    def _hold(self, part: bytes) -> None:
-        if part:
-            self._held.append(part)
-            self._size += len(part)
-        if self._size > self._limit:
-            raise Trouble(NONSENSE, f"a line of the watch is longer than {self._limit} bytes")
-
-
-class Batch(NamedTuple):
-    """What one piece of the stream brought: in order, a BadObject in the place of an event that could not be read.
-    `trouble` comes after all of them and ends the watch."""
-
-    found: list[Event | BadObject]
-    trouble: Trouble | None
-
-
-class Stream:
-    """The answer to one watch: bytes in, events out. `version` is where the next watch starts."""
-
-    def __init__(self, kind: str, version: str, limit: int = LINE_LIMIT) -> None:
-        self.kind, self.version = kind, version
-        self.heard = False  # anything at all but an error
-        self._lines = Lines(limit)
-
-    def feed(self, piece: bytes) -> Batch:
-        found: list[Event | BadObject] = []
-        try:
-            for line in self._lines.feed(piece):
-                if line:
-                    found.extend(self._read(line))
-                    self.heard = True
-        except Trouble as trouble:
-            return Batch(found, trouble)
-        return Batch(found, None)
-
-    def end(self) -> None:
-        """The server ended the answer. Raises Trouble if that was in the middle of a line."""
-        if self._lines.unfinished:
-            raise Trouble(BROKEN, "the answer ended in the middle of a line")
-
-    def _read(self, text: bytes) -> Iterator[Event | BadObject]:
-        try:
-            line = _line.decode(text)
-        except _DecodeErrors as e:
-            raise Trouble(NONSENSE, f"a line of the watch is no event: {e}") from None
-        if line.type == "ERROR":
-            raise self._error(line.object)
-        try:
-            meta = _meta.decode(line.object).metadata
-        except _DecodeErrors:
-            meta = _Meta()  # decode() below says what is wrong
-        match line.type:
-            case "ADDED" | "MODIFIED":
-                try:
-                    yield Put(decode(self.kind, line.object))
-                except BadObject as e:
-                    yield e
-            case "DELETED":
-                yield Delete(self.kind, meta.namespace, meta.name)
-            case "BOOKMARK":
-                pass
-            case other:
-                raise Trouble(NONSENSE, f"the watch has an event of unknown type {other[:40]!r}")
-        self.version = meta.resource_version or self.version
-
-    def _error(self, obj: Raw) -> Trouble:
-        try:
-            status = _status.decode(obj)
-        except _DecodeErrors as e:
-            return Trouble(NONSENSE, f"an ERROR event has no Status: {e}")
-        return Trouble(status.code, f"{status.code} in the watch: {status.message or status.reason}"[:300])
-
-
-# -- The loop ----------------------------------------------------------------------------------------------------------
 
 
 class Answer(Protocol):
@@ -324,18 +66,30 @@ class Answer(Protocol):
 
     @property
     def status(self) -> int: ...
+    @property
+    def server(self) -> str: ...  # which one of several it is from
     def header(self, name: str) -> str: ...  # '' when there is none
     def read(self) -> bytes: ...  # all; raises Trouble(UNREACHABLE)
-    def pieces(self) -> Iterator[bytes]: ...  # whatever has arrived, as it arrives; raises Trouble(BROKEN)
+    def pieces(self) -> Iterator[bytes]: ...  # whatever has arrived, as it arrives; raises Trouble(BROKEN or SILENT)
+    def wait_up_to(self, seconds: float) -> None: ...  # from now on, the longest silence
+    def avoid(self) -> None: ...  # ask another server next time, if there is one
 
 
 class Transport(Protocol):
+    @property
+    def server(self) -> str: ...  # the one that is asked next
+
     def get(self, path: str, *, read_timeout: float, compressed: bool = False) -> AbstractContextManager[Answer]:
         """Ask. `read_timeout` is the longest silence, in seconds. Raises Trouble(UNREACHABLE)."""
 
 
 class Watcher:
-    """Keeps the inbox told of one resource, for ever, whatever the server does."""
+    """Keeps the inbox told of one resource, for ever, whatever the server does.
+
+    To look at, from any thread: mode: how the last list came, 'streaming' or 'list', '' before the first. heard_at: when
+    the server last said something that is news or a sign of life (`clock`), 0 before the first list. failures: all since
+    the start. relists: lists after the first. left_out: (namespace, name) -> reason, of objects that cannot be read.
+    """
 
     def __init__(
         self,
@@ -344,92 +98,170 @@ class Watcher:
         inbox: Inbox,
         stop: threading.Event,
         *,
+        prepare: Prepare = as_it_is,
         clock: Callable[[], float] = time.monotonic,
         rand: Callable[[], float] = random.random,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         self._transport, self._resource, self._inbox, self._stop = transport, resource, inbox, stop
+        self._prepare = prepare
         self._clock, self._rand, self._sleep = clock, rand, sleep or stop.wait
         self._log = structlog.get_logger().bind(kind=resource.kind)
         self.kind = resource.kind
-        self._version = ""
-        self._failures = 0  # in a row
+        self.mode = ""
+        self.heard_at = 0.0
+        self.failures = 0
+        self.relists = 0
+        self.left_out: dict[tuple[str, str], str] = {}
+        self._step = Step.LIST
+        self._version = ""  # the newest that was seen; no list may be older
+        self._is_version_lost = False  # the server cannot start from it
+        self._in_a_row = 0  # failures
+        self._breaks = 0  # of streaming lists, in a row
+        self._plain_until: dict[str, float] = {}  # server -> when streaming lists may be tried again
         self._told: tuple[str, str] | None = None  # the trouble that was logged last and is not over
         self._absent = False
-        self._heard_at = 0.0
-        self.left_out: dict[tuple[str, str], str] = {}  # (namespace, name) -> reason, of objects that cannot be read
 
     def run(self) -> None:
         """List, then watch from there, until `stop` is set."""
-        step = Step.LIST
         while not self._stop.is_set():
             try:
-                step = self._list() if step is Step.LIST else self._watch()
+                if self._step is Step.WATCH:
+                    self._watch()
+                elif self._clock() >= self._plain_until.get(self._transport.server, 0.0):
+                    self._stream()
+                else:
+                    self._list()
             except Trouble as trouble:
                 if self._stop.is_set():
                     return
-                following = what_next(step, trouble, self._failures, self._rand())
-                self._tell(trouble, following)
-                self._failures += 1
-                step = following.step
-                self._sleep(following.pause)
+                self._sleep(self._fail(trouble))
 
-    def _list(self) -> Step:
+    # -- Three ways to ask ---------------------------------------------------------------------------------------------
+
+    def _list(self) -> None:
         began = self._clock()
-        with self._transport.get(self._resource.list_path, read_timeout=LIST_TIMEOUT, compressed=True) as answer:
-            if answer.status == 404 and self._resource.optional:
-                self._leave_empty()
-            body = _body(answer)
-        listed = read_list(self._resource.kind, body)
-        self._inbox.put(Replace(self._resource.kind, listed.objects))
-        self._version, self._absent, self._heard_at = listed.version, False, self._clock()
-        known, self.left_out = self.left_out, {}
-        for bad in listed.bad:
-            self._leave_out(bad, known)
-        seconds = round(self._clock() - began, 3)
-        self._log.info("api_list_done", count=len(listed.objects), left_out=len(listed.bad), seconds=seconds)
-        return Step.WATCH
+        path = self._resource.list_path(self._wanted(ANY))
+        with self._transport.get(path, read_timeout=LIST_TIMEOUT, compressed=True) as answer:
+            self._check(answer)
+            answer.wait_up_to(LIST_SILENCE)
+            body = answer.read()
+        self._replace(read_list(self.kind, body, self._prepare), "list", began)
 
-    def _watch(self) -> Step:
-        shortest, longest = WATCH_SECONDS
-        seconds = shortest + int(self._rand() * (longest - shortest))
-        path = self._resource.watch_path(self._version, seconds)
-        with self._transport.get(path, read_timeout=seconds + READ_SLACK) as answer:
-            if answer.status != 200:
-                _body(answer)
-            began = self._clock()
-            stream = Stream(self._resource.kind, self._version)
+    def _stream(self) -> None:
+        """A list as a stream, which then goes on as the watch."""
+        began = self._clock()
+        path = self._resource.stream_path(self._wanted(NEWEST), self._watch_seconds())
+        with self._transport.get(path, read_timeout=HEAD_TIMEOUT) as answer:
             try:
-                for piece in answer.pieces():
-                    found, trouble = stream.feed(piece)
-                    self._take(found)
-                    self._version = stream.version
-                    if trouble:
-                        raise trouble
-                    if stream.heard:
-                        self._works()
-                stream.end()
-            finally:
-                lasted = self._clock() - began
-                if lasted >= SHORTEST and not self._stop.is_set():
-                    self._works(heard=stream.heard)
+                self._check(answer)
+                answer.wait_up_to(STREAM_SILENCE)
+                self._follow(answer, Stream(self.kind, "", initial=True, prepare=self._prepare), began)
+            except Trouble as trouble:
+                if self._step is Step.LIST and self._is_vain(trouble):
+                    self._plain_until[answer.server] = self._clock() + NO_STREAMING_SECONDS
+                    self._log.info("no_streaming_list", server=answer.server, cause=trouble.cause, then="list")
+                    return
+                raise
+
+    def _watch(self) -> None:
+        path = self._resource.watch_path(self._version, self._watch_seconds())
+        with self._transport.get(path, read_timeout=HEAD_TIMEOUT) as answer:
+            self._check(answer)
+            answer.wait_up_to(WATCH_SILENCE)
+            self._follow(answer, Stream(self.kind, self._version, prepare=self._prepare), self._clock())
+
+    def _wanted(self, first: str) -> str:
+        """The version to list at: never older than what was seen, as one of several servers may be behind the others."""
+        return NEWEST if self._is_version_lost else self._version or first
+
+    def _watch_seconds(self) -> int:
+        shortest, longest = WATCH_SECONDS
+        return shortest + int(self._rand() * (longest - shortest))
+
+    def _check(self, answer: Answer) -> None:
+        """Raises what an answer other than 200 means."""
+        if answer.status == 404 and self._resource.optional:
+            self._leave_empty()
+        if answer.status != 200:
+            raise refusal(answer.status, answer.header("Retry-After"), answer.read(), answer.header("Date"))
+
+    def _is_vain(self, trouble: Trouble) -> bool:
+        """Whether a list that is no stream is worth a try, after this."""
+        if trouble.status == BROKEN:
+            self._breaks += 1
+        return trouble.status in (NO_STREAMING, SILENT, 400, 422) or self._breaks >= STREAM_TRIES
+
+    # -- What comes ----------------------------------------------------------------------------------------------------
+
+    def _follow(self, answer: Answer, stream: Stream, began: float) -> None:
+        """Read a stream to its end."""
+        try:
+            for piece in answer.pieces():
+                was_initial = stream.is_initial
+                self._digest(stream, piece, began)
+                if was_initial and not stream.is_initial:
+                    began = self._clock()
+                    answer.wait_up_to(WATCH_SILENCE)
+            stream.end()
+        except Trouble as trouble:
+            if trouble.status >= 500:
+                answer.avoid()
+            if trouble.status != SILENT or stream.is_initial:
+                raise
+            self._log.debug("watch_silent", seconds=WATCH_SILENCE)
+        finally:
+            lasted = self._clock() - began
+            if lasted >= SHORTEST and not stream.is_initial and not self._stop.is_set():
+                self._works(heard=stream.heard)
         if lasted < SHORTEST and not stream.heard:
             raise Trouble(BROKEN, "the server ended the watch at once")
-        return Step.LIST if self._clock() - self._heard_at > SILENCE else Step.WATCH
+        if self._clock() - self.heard_at > SILENCE:
+            self._step = Step.LIST
 
-    def _take(self, found: Iterable[Event | BadObject]) -> None:
+    def _digest(self, stream: Stream, piece: bytes, began: float) -> None:
+        """One piece. (Not in the loop, where its objects would live until the next one comes.)"""
+        found, trouble = stream.feed(piece)
+        self._take(found, began)
+        if stream.is_initial and not trouble and self._clock() - began > STREAM_SECONDS:
+            trouble = Trouble(NO_STREAMING, f"the end of the initial events did not come in {STREAM_SECONDS:g} s")
+        if not stream.is_initial:
+            self._version = stream.version
+        if trouble:
+            raise trouble
+        if stream.heard:
+            self._works()
+
+    def _take(self, found: Iterable[Event | BadObject | Listed], began: float) -> None:
         events: list[Event] = []
         for item in found:
+            if isinstance(item, Listed):  # before it, nothing is found
+                self._replace(item, "streaming", began)
+                continue
             if isinstance(item, BadObject):
                 self._leave_out(item, self.left_out)
                 item = Delete(item.kind, item.namespace, item.name)
             elif isinstance(item, Put):
-                self.left_out.pop((item.obj.metadata.namespace, item.obj.metadata.name), None)
+                self.left_out.pop(name_of(item.obj), None)
             elif isinstance(item, Delete):
                 self.left_out.pop((item.namespace, item.name), None)
             events.append(item)
         if events:
             self._inbox.put(*events)
+
+    def _replace(self, listed: Listed, mode: str, began: float) -> None:
+        """All objects are known."""
+        self.relists += bool(self.mode)
+        self.mode, self.heard_at = mode, self._clock()
+        self._step, self._version, self._is_version_lost = Step.WATCH, listed.version, False
+        self._absent, self._breaks = False, 0
+        known, self.left_out = self.left_out, {}
+        for bad in listed.bad:
+            self._leave_out(bad, known)
+        self._inbox.put(Replace(self.kind, listed.objects))
+        seconds = round(self.heard_at - began, 3)
+        count, left_out = len(listed.objects), len(listed.bad)
+        self._log.info("api_list_done", mode=mode, count=count, left_out=left_out, seconds=seconds)
 
     def _leave_out(self, bad: BadObject, known: dict[tuple[str, str], str]) -> None:
         key = (bad.namespace, bad.name)
@@ -439,31 +271,36 @@ class Watcher:
 
     def _leave_empty(self) -> None:
         if not self._absent:
-            self._inbox.put(Replace(self._resource.kind, ()))
+            self._inbox.put(Replace(self.kind, ()))
             self._absent = True
         raise Trouble(404, "this API server does not have the resource", ABSENT_RETRY)
 
+    # -- How it goes ---------------------------------------------------------------------------------------------------
+
     def _works(self, heard: bool = True) -> None:
         if heard:
-            self._heard_at = self._clock()
-        self._failures = 0
+            self.heard_at = self._clock()
+        self._in_a_row = 0
         if self._told:
             self._log.info("watch_works_again")
             self._told = None
 
+    def _fail(self, trouble: Trouble) -> float:
+        """Say it, and decide what follows. Returns the seconds to wait before."""
+        if self._step is Step.LIST and (trouble.is_of_version or trouble.status == 400):
+            self._is_version_lost = True
+        following = what_next(self._step, trouble, self._in_a_row, self._rand())
+        self._tell(trouble, following)
+        self.failures += 1
+        self._in_a_row += 1
+        self._step = following.step
+        return following.pause
+
     def _tell(self, trouble: Trouble, following: Next) -> None:
-        rule = RULES.get(trouble.status, OTHER)
+        rule = rule_of(trouble)
         if self._told == (rule.event, trouble.cause):
             return
         self._told = (rule.event, trouble.cause)
         remedy = {"remedy": rule.remedy.format(rule=self._resource.rule)} if rule.remedy else {}
         pause = round(following.pause, 1)
         self._log.warning(rule.event, cause=trouble.cause, then=following.step.value, pause=pause, **remedy)
-
-
-def _body(answer: Answer) -> bytes:
-    """The body of a 200; anything else is raised as Trouble."""
-    body = answer.read()
-    if answer.status != 200:
-        raise refusal(answer.status, answer.header("Retry-After"), body)
-    return body

@@ -134,8 +134,9 @@ OURS = {"table ip kube-proxy-nft", "table ip6 kube-proxy-nft"}
 
 
 def unexpected(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What an agent has no reason to complain of, but for the Node that the manifests do not have."""
-    return [event for event in events if event["level"] != "info" and event["event"] != "node_not_found"]
+    """What an agent has no reason to complain of: the manifests have no Node, and the configurations no mode."""
+    told = ("node_not_found", "deprecation_found")
+    return [event for event in events if event["level"] != "info" and event["event"] not in told]
 
 
 # The commands.
@@ -784,11 +785,14 @@ STUCK = """
 import sys, time
 from proxy import cli
 
+def never_mind(*_arguments):
+    pass
+
 def never(*_arguments, **_options):
     print("stuck", flush=True)
     time.sleep(100)
 
-setattr(cli, "node_agent" if sys.argv[1] == "run" else "node_name", type("Stuck", (), {"run": never}))
+setattr(cli, "node_agent" if sys.argv[1] == "run" else "node_name", type("Stuck", (), {"run": never, "Surroundings": never_mind}))
 sys.exit(cli.main())
 """
 

@@ -126,7 +126,7 @@ featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}
     assert config.oom_score_adj == 0
     assert config.feature_gates == {"KubeProxyNFTablesLocalhostNodePorts": True}
     assert config.warnings == ()
-    assert [name for name, _ in config.without_effect] == ["metricsBindAddress"]
+    assert [name for name, _ in config.without_effect] == []
 
 
 @pytest.mark.parametrize("mode", ["NodeCIDR", "ClusterCIDR"])

@@ -198,7 +198,7 @@ class Handler(BaseHTTPRequestHandler):
                 watch.lines.clear()
                 ending = watch.ending
                 now = time.monotonic()
-                if now >= due < end:
+                if now >= due < end and not ending:  # it would say that events were sent which go to the next watch
                     cache = fake.cache(watch.kind.name)
                     cache.progress()
                     if cache.version >= watch.version:

@@ -8,97 +8,141 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from proxy.detect.evidence import ConfiguredMode, Evidence, IpvsOption, Place, Unreadable
-from proxy.detect.proxy_config import gate, read_text
+from proxy.detect.evidence import ConfiguredMode, Evidence, IpvsOption, Place, Sure, Unreadable
+from proxy.detect.proxy_config import WINDOWS, gate
+from proxy.detect.words import Word
 
-ReadFile = Callable[[str], str | None]
-"""The text of a file as the command would see it; None when it is not to be had. May raise OSError."""
+ReadConfig = Callable[[str], list[Evidence]]
+"""What the file that --config names says; the path is as kube-proxy sees it. Never raises."""
 
 BARE: Final = frozenset({
-    "bind-address-hard-fail", "cleanup", "conntrack-tcp-be-liberal", "help", "init-only", "iptables-localhost-nodeports",
-    "ipvs-strict-arp", "log-json-split-stream", "log-text-split-stream", "masquerade-all", "profiling",
+    "alsologtostderr", "bind-address-hard-fail", "cleanup", "conntrack-tcp-be-liberal", "help", "init-only",
+    "iptables-localhost-nodeports", "ipvs-strict-arp", "log-json-split-stream", "log-text-split-stream", "logtostderr",
+    "masquerade-all", "profiling", "version",
 })  # fmt: skip
-"""kube-proxy's flags that need no value."""
+"""kube-proxy's flags that need no value, and those of older releases."""
+_OURS: Final = ("config", "feature-gates", "proxy-mode")
+_ENDING: Final = ("cleanup", "help", "init-only", "version", "write-config-to")
+"""With one of these it does something else, and ends."""
 _ZERO: Final = ("", "0", "0s", "false", "[]")
+_DEFAULT: Final = (("ipvs-sync-period", "30s"), ("ipvs-min-sync-period", "1s"))
+_LONGEST: Final = 100  # characters of a value that are shown
+
+
+class Flag(Struct, frozen=True):
+    name: str
+    value: str
+    place: Place | None = None
+    unknown: str = ""
+    """The variable in the value that is not known."""
+    bare: bool = False
+    """It needs a value and has none."""
 
 
 class Flags(Struct, frozen=True):
-    """The flags of a command line, names without dashes, the last value of each; `gates`: all of --feature-gates."""
+    """The flags of a command line. values: the last of each. all: in order. hidden: a word of which nothing but its variable
+    is known: it may be any flags."""
 
-    values: dict[str, str]
-    gates: tuple[tuple[str, str], ...] = ()
+    values: dict[str, Flag]
+    all: tuple[Flag, ...] = ()
+    hidden: Word | None = None
 
 
-def parse_flags(arguments: Sequence[str]) -> Flags:
+def parse_flags(arguments: Sequence[Word]) -> Flags:
     """What follows the program's name, as pflag reads it. What is no flag is passed over."""
-    values: dict[str, str] = {}
-    gates: list[tuple[str, str]] = []
-    waiting = [text.strip() for text in arguments]
+    found: list[Flag] = []
+    hidden: Word | None = None
+    waiting = list(reversed(arguments))
     while waiting:
-        word = waiting.pop(0)
-        if word == "--":
+        word = waiting.pop()
+        if word.text == "--":
             break
-        if not word.startswith("-") or word.strip("-") == "":
+        if not word.text.startswith("-") or word.text.strip("-") == "":
+            hidden = word if word.unknown else hidden
             continue
-        name, equals, value = word.lstrip("-").partition("=")
-        name = name.replace("_", "-")
-        if not equals:
-            value = "true" if name in BARE or not waiting or waiting[0].startswith("--") else waiting.pop(0)
-        value = value.strip("\"'")
-        values[name] = value
-        if name == "feature-gates":
-            gates += [(n.strip(), v.strip()) for n, _, v in (entry.partition("=") for entry in value.split(",")) if n]
-    return Flags(values, tuple(gates))
+        name, equals, value = word.text.lstrip("-").partition("=")
+        name, unknown = name.replace("_", "-"), word.unknown
+        bare = not equals and name in _OURS and not waiting
+        if not equals and (name in BARE or not waiting or (name not in _OURS and waiting[-1].text.startswith("-"))):
+            value = "true"
+        elif not equals:
+            follows = waiting.pop()
+            value, unknown = follows.text, follows.unknown
+        found.append(Flag(name, "" if bare else value, word.place, unknown, bare))
+    return Flags({flag.name: flag for flag in found}, tuple(found), hidden)
 
 
-def read_command(arguments: Sequence[str], place: Place, read: ReadFile) -> list[Evidence]:
+def read_command(
+    arguments: Sequence[Word],
+    place: Place,
+    read: ReadConfig,
+    *,
+    sure: Sure = "certain",
+    note: str = "",
+    windows: bool = False,
+) -> list[Evidence]:
     """What kube-proxy does with these arguments (without the program's name).
 
-    With --config the file decides, and the flags for the mode, the gates and IPVS are not even looked at.
+    With --config the file decides, and the flags for the mode, the gates and IPVS are not even looked at. sure, note:
+    of the command line itself. windows: it runs on Windows.
     """
     flags = parse_flags(arguments)
-    if flags.values.get("cleanup") == "true":
-        return []  # it takes its rules away and ends
-    path = flags.values.get("config", "")
-    own = list(_flag_evidence(flags, place, overridden=bool(path)))
-    if not path:
-        return own
-    return [*_file_evidence(path, place, read), *own]
+    if any(flags.values[name].value not in _ZERO for name in _ENDING if name in flags.values):
+        return []
+    bare = next((flag for flag in flags.all if flag.bare), None)
+    if bare is not None:
+        cause = f"--{bare.name} has no value: kube-proxy exits at its start"
+        return [Unreadable(place=_at(place, bare), cause=cause, remedy=f"write --{bare.name}=VALUE")]
+    config = flags.values.get("config")
+    if config is not None and config.unknown:
+        return [_hidden(place, config, "--config names the file that decides")]
+    if config is not None and config.value:
+        found = [*read(config.value), *_mode(flags, place, sure, note, overridden=True)]
+    else:
+        found = [*_mode(flags, place, sure, note, overridden=False), *_others(flags, place)]
+    return [_on_windows(item) for item in found] if windows else found
 
 
-def _flag_evidence(flags: Flags, place: Place, *, overridden: bool) -> Iterator[Evidence]:
-    mode = flags.values.get("proxy-mode", "")
-    note = "--proxy-mode is ignored, because --config is given" if overridden else ""
-    if mode or not overridden:
-        yield ConfiguredMode(
-            place=msgspec.structs.replace(place, part="--proxy-mode"), mode=mode, note=note, overridden=overridden
-        )
+def _mode(flags: Flags, place: Place, sure: Sure, note: str, *, overridden: bool) -> Iterator[Evidence]:
+    flag = flags.values.get("proxy-mode", Flag("proxy-mode", ""))
     if overridden:
-        return
-    for name, value in flags.values.items():
-        if (
-            name.startswith("ipvs-")
-            and value not in _ZERO
-            and (name, value) not in (("ipvs-sync-period", "30s"), ("ipvs-min-sync-period", "1s"))
-        ):
-            yield IpvsOption(place=place, name=f"--{name}", value=value)
-    for name, value in flags.gates:
-        yield from gate(name, value, msgspec.structs.replace(place, part="--feature-gates"))
-
-
-def _file_evidence(path: str, place: Place, read: ReadFile) -> list[Evidence]:
-    file = Place("file", path, node=place.node)
-    try:
-        text = read(path)
-    except OSError as error:
-        cause = f"--config of {place.kind} {place.name} names it: {error.strerror or error}"
-        return [Unreadable(place=file, cause=cause, remedy="read it on the node, as root")]
-    if text is None:
-        cause = f"--config of {place.kind} {place.name} names it, and it is not to be had from here"
-        return [Unreadable(place=file, cause=cause, remedy="run this on the node, or give the file with --config")]
-    found = read_text(text, file)
-    if not any(isinstance(e, ConfiguredMode) for e in found):
-        found.append(
-            Unreadable(place=file, cause="it holds no KubeProxyConfiguration", remedy="see what --config names")
+        if flag.value:
+            because = "--proxy-mode is ignored, because --config is given"
+            yield ConfiguredMode(place=_at(place, flag), mode=flag.value[:_LONGEST], note=because, overridden=True)
+    elif flag.unknown:
+        yield _hidden(place, flag, "it is the mode")
+    elif flags.hidden and not flag.value:
+        yield _hidden(place, Flag("", "", flags.hidden.place, flags.hidden.unknown), "more flags are in it")
+    else:
+        yield ConfiguredMode(
+            place=_at(place, flag) if flag.value else place, sure=sure, mode=flag.value[:_LONGEST], note=note
         )
-    return found
+
+
+def _others(flags: Flags, place: Place) -> Iterator[Evidence]:
+    for flag in flags.values.values():
+        if flag.name.startswith("ipvs-") and flag.value not in _ZERO and (flag.name, flag.value) not in _DEFAULT:
+            yield IpvsOption(place=_at(place, flag), name=f"--{flag.name}", value=flag.value[:_LONGEST])
+    for flag in flags.all:
+        if flag.name == "feature-gates" and not flag.unknown:
+            for entry in flag.value.split(","):
+                name, _, value = entry.partition("=")
+                yield from gate(name.strip(), value.strip(), _at(place, flag))
+
+
+def _at(place: Place, flag: Flag) -> Place:
+    where = flag.place or place
+    return msgspec.structs.replace(where, part=f"{where.part} --{flag.name}".strip(), node=place.node)
+
+
+def _hidden(place: Place, flag: Flag, what: str) -> Unreadable:
+    """flag: without a name, when it may be any."""
+    cause = f"{what}, and what {flag.unknown} is cannot be seen from here"
+    remedy = "see the command line of the running process"
+    return Unreadable(place=_at(place, flag) if flag.name else flag.place or place, cause=cause, remedy=remedy)
+
+
+def _on_windows(item: Evidence) -> Evidence:
+    if isinstance(item, ConfiguredMode) and item.mode == "" and not item.overridden:
+        return msgspec.structs.replace(item, mode="kernelspace", sure="likely", note=WINDOWS)
+    return item

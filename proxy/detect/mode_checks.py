@@ -40,7 +40,11 @@ def ipvs_mode(scope: Scope) -> Iterator[Finding]:
     else:
         rows = versions.IPVS_WITH_GATE if gate and gate.value else versions.IPVS
     row = versions.row_at(rows, scope.version)
-    title = "kube-proxy is in IPVS mode" if said else "the kernel has the IPVS rules of a kube-proxy"
+    title = "kube-proxy is in IPVS mode"
+    if not said:
+        title = "the kernel has the IPVS rules of a kube-proxy"
+    elif not live and not any(isinstance(item, ServedMode) for item in said):
+        title = "IPVS mode is configured"
     options = scope.of(IpvsOption)
     evidence = [*said, *live, *options, *([gate] if gate else [])]
     yield by_row(scope, "ipvs-mode", KEP_IPVS, title, row, rows, evidence, mode="ipvs")

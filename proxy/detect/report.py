@@ -40,8 +40,21 @@ def as_json(report: Report) -> str:
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
 
 
+def as_line(report: Report) -> str:
+    """The same JSON on one line."""
+    return msgspec.json.encode(report).decode() + "\n"
+
+
 def as_yaml(report: Report) -> str:
-    return yaml.safe_dump(msgspec.to_builtins(report), sort_keys=False, allow_unicode=True, width=WIDTH)
+    # The dumper in C, where there is it: a report on thousands of nodes is long.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(msgspec.to_builtins(report), Dumper=dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
+    return text
+
+
+def schema() -> bytes:
+    """The JSON Schema of both."""
+    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Report)), indent=2) + b"\n"
 
 
 def is_alarming(report: Report) -> bool:
@@ -50,12 +63,10 @@ def is_alarming(report: Report) -> bool:
 
 
 def as_text(report: Report, *, colours: bool = False) -> str:
-    """For a person: the findings, the worst first, then what they rest on, or that there is nothing."""
-    paint = _Paint(colours)
-    parts = [_head(report, paint), *(_finding(finding, paint) for finding in report.findings)]
-    if not report.findings:
-        parts.append(_nothing(report))
-    parts.append(_summary(report.findings))
+    """For a person: the findings, the worst first, each with what it rests on; then what else was found."""
+    paint = Paint(colours)
+    parts = [head(report, paint), *(paragraph(finding, paint) for finding in report.findings)]
+    parts += [_rest(report), _summary(report.findings)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -70,30 +81,41 @@ def where(place: Place) -> str:
     return f"{text}, line {place.line}" if place.line else text
 
 
-class _Paint:
+def plain(text: str) -> str:
+    """What a terminal would take for a command is shown as an escape: files and objects may hold anything."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+class Paint:
+    """Colours, or none."""
+
     def __init__(self, colours: bool) -> None:
         self._colours = colours
 
     def severity(self, severity: Severity) -> str:
-        word = f"{severity.upper():<11}"
-        return f"{_COLOURS[severity]}{word}{_PLAIN}" if self._colours else word
+        return self.coloured(f"{severity.upper():<11}", severity)
+
+    def coloured(self, text: str, severity: Severity) -> str:
+        return f"{_COLOURS[severity]}{text}{_PLAIN}" if self._colours else text
 
     def bold(self, text: str) -> str:
         return f"{_BOLD}{text}{_PLAIN}" if self._colours else text
 
 
-def _head(report: Report, paint: _Paint) -> str:
-    version = f"Kubernetes {report.kubernetes}"
+def head(report: Report, paint: Paint) -> str:
+    version = f"Kubernetes {plain(report.kubernetes)}"
     if not report.kubernetes:
         version = f"Kubernetes: version unknown, judged as {show(NEWEST)}, the newest known here (--kubernetes-version)"
-    nodes = f"; nodes: {', '.join(report.nodes)}" if 0 < len(report.nodes) <= 5 else ""
+    nodes = f"; nodes: {plain(', '.join(report.nodes))}" if 0 < len(report.nodes) <= 5 else ""
     return paint.bold(version) + nodes
 
 
-def _finding(finding: Finding, paint: _Paint) -> str:
+def paragraph(finding: Finding, paint: Paint, nodes: str = "") -> str:
+    """One finding in a few lines. nodes: those that it is about, where they are several."""
     kep = f"  [{finding.kep} {URLS[finding.kep]}]" if finding.kep in URLS else ""
-    node = f"{finding.node}: " if finding.node else ""
-    lines = [f"{paint.severity(finding.severity)} {paint.bold(node + finding.title)}{kep}"]
+    title = f"{finding.node}: {finding.title}" if finding.node and not nodes else finding.title
+    lines = [f"{paint.severity(finding.severity)} {paint.bold(plain(title))}{kep}"]
+    lines += _wrapped("on:    ", [nodes] if nodes else [])
     lines += _wrapped("found: ", [describe(item) for item in finding.evidence])
     lines += _wrapped("then:  ", [finding.explanation])
     lines += _wrapped("do:    ", [finding.remedy])
@@ -105,7 +127,7 @@ def _wrapped(label: str, texts: Iterable[str]) -> list[str]:
     for text in texts:
         first = _INDENT + (label if not lines else " " * len(label))
         lines += textwrap.wrap(
-            " ".join(text.split()),
+            plain(" ".join(text.split())),
             WIDTH,
             initial_indent=first,
             subsequent_indent=_INDENT + " " * len(label),
@@ -115,12 +137,18 @@ def _wrapped(label: str, texts: Iterable[str]) -> list[str]:
     return lines
 
 
-def _nothing(report: Report) -> str:
-    """What was seen, when nothing of it is worth a finding."""
-    seen = [describe(item) for item in report.evidence if not isinstance(item, Unreadable | Version)]
-    if not seen:
-        return "No kube-proxy was found: no configuration, no rules in the kernel, nobody on its port."
-    return "Nothing to worry about. What was found:\n" + "\n".join(f"  {line}" for line in seen)
+def _rest(report: Report) -> str:
+    """What was seen and is not worth a finding."""
+    told = [item for finding in report.findings for item in finding.evidence]
+    rest = [e for e in report.evidence if not isinstance(e, Unreadable | Version) and e not in told]
+    about_proxies = [e for e in rest if not isinstance(e, Kernel)]
+    if report.findings:
+        title = "Found besides:" if rest else ""
+    elif about_proxies:
+        title = "Nothing to worry about. What was found:"
+    else:
+        title = "No kube-proxy was found: no configuration, no rules in the kernel, nobody on its port."
+    return "\n".join(filter(None, [title, *(f"  {plain(describe(item))}" for item in rest)]))
 
 
 def _summary(findings: Sequence[Finding]) -> str:
