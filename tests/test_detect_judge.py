@@ -304,3 +304,10 @@ def test_any_mixture_is_judged(evidence: list[Evidence], version: str) -> None:
 def test_any_text_as_a_version(text: str) -> None:
     versions.parse(text)
     versions.parse_kernel(text)
+
+
+def test_a_surer_mode_goes_before_a_possible_one() -> None:
+    left_over = ConfiguredMode(place=Place("file", "/etc/old.yaml", node="n1"), mode="ipvs", sure="possible")
+    assert "ipvs-mode" in found([left_over], "1.37")
+    assert "ipvs-mode" not in found([left_over, configured("nftables")], "1.37")
+    assert "ipvs-mode" not in found([left_over, served("nftables")], "1.37")

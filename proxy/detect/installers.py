@@ -213,9 +213,8 @@ def _rancher(document: Value, place: Place) -> list[Evidence]:
     for item in document.items("spec", "rkeConfig", "machineSelectorConfig"):
         config = item.get("config")
         if config is not None and k3s.is_config(config):
-            found += k3s.read(
-                program, [*layers, *k3s.from_file(config, place)], _file_of_node(place), at(place, config)
-            )
+            pool = k3s.read(program, [*layers, *k3s.from_file(config, place)], _file_of_node(place), at(place, config))
+            found += [e for e in pool if not (isinstance(e, ConfiguredMode) and e.overridden)]
     return found
 
 

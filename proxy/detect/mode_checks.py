@@ -25,6 +25,9 @@ def ipvs_mode(scope: Scope) -> Iterator[Finding]:
     served, configured = scope.of(ServedMode), scope.configured()
     said: list[Evidence] = [e for e in served if e.mode == "ipvs"]
     said += [e for e in configured if e.mode == "ipvs"]
+    force = scope.in_force()
+    if force and force.mode != "ipvs" and force.sure != "possible":
+        said = [e for e in said if e.sure != "possible"]  # one reading of many, and another one is surer
     live = scope.ipvs_in_kernel()
     if not said and (scope.mode() or not live):
         return
@@ -63,7 +66,7 @@ def mode_unset(scope: Scope) -> Iterator[Finding]:
 def mode_unknown(scope: Scope) -> Iterator[Finding]:
     for found in scope.configured():
         if found.mode and found.mode not in MODES:
-            spelled = found.mode.strip().lower()
+            spelled = found.mode.strip("\"' \t").lower()
             hint = f"did you mean {spelled}? " if spelled in MODES and spelled != found.mode else ""
             yield Finding(
                 check="mode-unknown",

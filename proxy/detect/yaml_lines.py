@@ -242,7 +242,7 @@ class _Reader:
     def _alias(self, event: Any, line: int) -> None:
         known = self._anchors.get(event.anchor)
         if known is None:
-            self._fault(line, f"unknown alias *{field_name(event.anchor)}")
+            self._fault(line, "an alias of what is not there")
             known = Value(None, self._line(line))
         self._count += _size(known, NODES)
         self._put(known, None, line)
