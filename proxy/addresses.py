@@ -63,9 +63,12 @@ def parse_network(text: str) -> Network:
     if not slash:
         raise ValueError(f"{text!r} is not a CIDR (address/length)")
     try:
-        return ipaddress.ip_network((parse_address(address), int(length)), strict=False)
+        packed, bits = parse_address(address), int(length)
     except ValueError as error:
         raise ValueError(f"{text!r} is not a CIDR: {error}") from None
+    if not 0 <= bits <= 8 * len(packed):
+        raise ValueError(f"{text!r} is not a CIDR: its length is not in 0..{8 * len(packed)}")
+    return ipaddress.ip_network((packed, bits), strict=False)
 
 
 def _decimal(text: str) -> str:

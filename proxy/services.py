@@ -46,7 +46,8 @@ class PortInfo(Struct, frozen=True, gc=False):
 class ServiceInfo(Struct, frozen=True):
     """ports: one for each address and port.
 
-    sources: loadBalancerSourceRanges, None: everybody may come. health_check_port: 0: none.
+    sources: loadBalancerSourceRanges, None: everybody may come. unread_sources: some of them cannot be read, and may be
+    of either family. health_check_port: 0: none.
     timeout: session affinity in seconds, 0: none. local: the two traffic policies, True for Local.
     """
 
@@ -59,6 +60,7 @@ class ServiceInfo(Struct, frozen=True):
     sources: tuple[Network, ...] | None = None
     health_check_port: int = 0
     scheduler: Scheduler = Scheduler.RANDOM
+    unread_sources: bool = False
 
     @property
     def rank(self) -> tuple[str, Name]:
@@ -94,6 +96,7 @@ def read_service(service: Service) -> tuple[ServiceInfo | None, list[str]]:
             if made.key in ports:
                 raise Rejected(f"spec.ports[{i}]: this port and protocol is there twice")
             ports[made.key] = made
+    sources = _sources(service, faults)
     info = ServiceInfo(
         (meta.namespace, meta.name),
         meta.creation_timestamp or UNDATED,
@@ -101,9 +104,10 @@ def read_service(service: Service) -> tuple[ServiceInfo | None, list[str]]:
         spec.internal_traffic_policy == "Local",
         spec.external_traffic_policy == "Local",
         _timeout(service),
-        _sources(service, faults),
+        sources,
         spec.health_check_node_port if spec.type == "LoadBalancer" and spec.external_traffic_policy == "Local" else 0,
         _scheduler(service, faults),
+        len(sources or ()) < len(spec.load_balancer_source_ranges or ()),
     )
     return info, faults
 

@@ -133,7 +133,11 @@ class State:
     def settle_all(self) -> None:
         """Everything is programmed."""
         self._changed.clear()
-        self._udp, self._udp_next = self._udp_next, {}
+        # In place: others look things up in it, from another thread, and have been given it once.
+        for key in self._udp.keys() - self._udp_next.keys():
+            del self._udp[key]
+        self._udp |= self._udp_next
+        self._udp_next = {}
 
     def take_health_checks(self) -> dict[Name, HealthCheck | None]:
         """Those that may have changed since the last call; None: there is none (any more)."""
@@ -320,7 +324,8 @@ class State:
             return None
         version = 4 if len(address_of(key)) == 4 else 6
         networks = [n for n in service.sources if n.version == version]
-        if any(not n.prefixlen for n in networks) or (service.sources and not networks):
+        is_of_other_family = bool(service.sources) and not service.unread_sources and not networks
+        if is_of_other_family or any(not n.prefixlen for n in networks):
             return None
         own = [ipaddress.ip_address(a) for a in node_ips(self.node, self.bound)]
         if any(address in network for address in own for network in networks):

@@ -115,7 +115,9 @@ def _node_port_addresses(world: World) -> Iterator[str]:
             yield from [ip for ip in _internal_ips(world.node) if _version(ip) == version][:1]
         return
     for ip in world.interfaces:
-        if not ipaddress.ip_address(ip).is_loopback and any(_inside(ip, cidr) for cidr in selected):
+        of_family = [cidr for cidr in selected if _version(cidr.partition("/")[0]) == _version(ip)]
+        is_selected = any(_inside(ip, cidr) for cidr in of_family) or not of_family
+        if not ipaddress.ip_address(ip).is_loopback and is_selected:
             yield ip
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from proxy.agent import MEND_CALM, MEND_PAUSE, MENDS_AT_ONCE
+from proxy.agent import MEND_CALM, MEND_PAUSE, MENDS_AT_ONCE, Committed
 from proxy.events import Event, TablesTouched
 from rules.changes import Touched, merge
 from rules.dump import TableState
@@ -26,7 +26,7 @@ from rules.tables import create
 from rules.transaction import DeleteElement, DeleteTable, FlushChain
 from tests.histories import BATCHES, Cluster, remember
 from tests.netns import Namespace, in_new_namespace
-from tests.objects import service
+from tests.objects import endpoint_slice, service
 from tests.test_adopt import check, damaged
 from tests.test_agent import WEB, World, put
 from tests.test_histories import empty
@@ -263,3 +263,23 @@ def test_reading_ends_when_it_is_woken() -> None:
     watch.wake()
     assert ended.wait(10)
     watch.close()
+
+
+def test_who_was_given_the_udp_flows_sees_them_change_after_a_mend() -> None:
+    seen: list[Committed] = []
+    world = World(followers=[seen.append])
+    dns = service("dns", "10.96.0.53", ports=[{"name": "", "port": 53, "protocol": "UDP"}])
+    world.start(*put(dns, _udp_slice("10.244.0.1")))
+    given = seen[0].flows
+    [key] = given
+    world.kernel.commit([DeleteTable(V4.table)])
+    world.handle(TablesTouched((), "messages were lost"))
+    world.handle(*put(_udp_slice("10.244.0.2")))
+    assert seen[-1].flows is given
+    assert {endpoint[:4] for endpoint in given[key].serving} == {bytes((10, 244, 0, 2))}
+    assert seen[-1].udp and {endpoint[:4] for endpoint in seen[-1].udp[0].gone} == {bytes((10, 244, 0, 1))}
+
+
+def _udp_slice(address: str) -> dict[str, Any]:
+    slice_ = endpoint_slice("dns", address)
+    return slice_ | {"ports": [{"name": "", "port": 53, "protocol": "UDP"}]}

@@ -830,3 +830,22 @@ def test_what_is_wanted_stays_wanted_until_it_is_settled() -> None:
     assert [describe_key(key) for key in state.wanted()] == ["10.96.0.2:80/TCP"]
     state.settle_all()
     assert not state.wanted()
+
+
+@pytest.mark.parametrize(
+    ("ranges", "v4", "v6"),
+    [
+        (["fd77::/64"], "everybody", "some"),
+        (["192.0.2.0/40", "fd77::/64"], "nobody", "some"),
+        (["nonsense", "192.0.2.0/24"], "some", "nobody"),
+        (["nonsense"], "nobody", "nobody"),
+        (["nonsense", "0.0.0.0/0"], "everybody", "nobody"),
+    ],
+)
+def test_a_source_range_that_cannot_be_read_opens_nothing(ranges: list[str], v4: str, v6: str) -> None:
+    made = guarded()
+    made["spec"]["loadBalancerSourceRanges"] = ranges
+    world = World(made)
+    for key, expected in (("203.0.113.1:80/TCP", v4), ("[2001:db8::1]:80/TCP", v6)):
+        sources = world.port(key).sources
+        assert ("everybody" if sources is None else "some" if sources else "nobody") == expected
