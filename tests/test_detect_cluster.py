@@ -259,7 +259,7 @@ def test_the_table() -> None:
         "win   Windows         v1.36.2  kernelspace  node win                          -",
     ]
     assert "on:    2 of 4 nodes: a, b" in rest[0] and "1.43" in rest[0] and "KEP-5495" in rest[0]
-    assert rest[-1] == "4 nodes by mode: 1 none seen, 2 ipvs, 1 kernelspace; 2 with something deprecated or worse\n"
+    assert rest[-1] == "4 nodes by mode: 2 ipvs, 1 kernelspace, 1 none seen; 2 with something deprecated or worse\n"
 
 
 def test_colours_are_asked_for() -> None:

@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_said_once_for_all_nodes() -> None:
     api = ClusterApi(kubeadm("ipvs", [f"n{i}" for i in range(50)]))
     api.forbidden.add("configmaps")
     items = unreadable(gathered(api))
-    assert len(items) == 2 and {item.place.node for item in items} == {""}
+    assert len(items) == 1 and {item.place.node for item in items} == {""}
 
 
 def test_a_busy_server_is_asked_again() -> None:
@@ -134,3 +134,28 @@ def test_objects_that_are_not_what_they_should_be() -> None:
     evidence = gathered(ClusterApi([*broken, *kubeadm("ipvs")]))
     assert [item.place.part for item in unreadable(evidence)] == ["nodes"]
     assert {e.mode for e in evidence if isinstance(e, ConfiguredMode)} == {"ipvs"}
+
+
+def test_the_summary_does_not_contradict_what_is_found_of_the_whole_cluster() -> None:
+    """Without its pods, a DaemonSet may be on any node."""
+    api = ClusterApi(kubeadm("ipvs", ["a", "b"]))
+    api.forbidden.add("pods")
+    found = report(api)
+    assert [f.node for f in found.findings if f.check == "ipvs-mode"] == [""]
+    text = as_table(found)
+    assert text.endswith("2 nodes by mode: 2 ipvs; 2 with something deprecated or worse\n")
+    assert text.split("\n\n")[1].splitlines()[1].endswith("ipvs-mode")
+
+
+@pytest.mark.parametrize(("is_forbidden", "remedy"), [(True, "grant this account"), (False, "see why it is missing")])
+def test_nodes_of_which_nothing_is_known(is_forbidden: bool, remedy: str) -> None:
+    api = ClusterApi(kubeadm("ipvs", ["a", "b", "c"]))
+    if is_forbidden:
+        api.forbidden.add("configmaps")
+    else:
+        api.clear("ConfigMap")
+    found = report(api)
+    (finding,) = found.findings
+    assert remedy in finding.remedy
+    last = as_table(found).splitlines()[-1]
+    assert last == "3 nodes by mode: 3 not known; what is deprecated on them cannot be told"

@@ -230,7 +230,9 @@ def test_k3s(tmp_path: Path, files: dict[str, str], mode: str, place: str, aside
 def test_k3s_without_a_service(tmp_path: Path) -> None:
     """OpenRC, or a container: its process hides its arguments, and is there."""
     running = [process("/usr/local/bin/k3s agent", root=tmp_path, program="k3s")]
-    assert modes(gather_host(tmp_path, running=running)) == [("iptables", "file", "likely")]
+    found = gather_host(tmp_path, "n1", running)
+    assert modes(found) == [("iptables", "process", "likely")]  # no file that is not there
+    assert found[0].place.name == running[0].place.name and found[0].place.node == "n1"
     assert modes(gather_host(tmp_path)) == []
     fill(tmp_path, {"etc/rancher/k3s/config.yaml.d/a.yaml": "disable-kube-proxy: true\n"})
     found = gather_host(tmp_path, running=running)

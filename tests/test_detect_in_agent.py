@@ -16,9 +16,12 @@ from proxy.detect.evidence import (
     ConfiguredMode,
     Evidence,
     KubeTables,
+    Place,
+    ServedMode,
     Unreadable,
 )
-from proxy.detect.node import OWN_CONFIG, gather_for_agent
+from proxy.detect.node import OWN_CONFIG, gather_for_agent, with_ours
+from proxy.detect.proxy_ports import OURS_ANSWERS
 from proxy.detect.watcher import (
     DeprecationWatcher,
     ServerVersion,
@@ -75,8 +78,29 @@ def test_the_agents_own_configuration(tmp_path: Path) -> None:
     own.write_text(config("ipvs"))
     (item,) = [e for e in gather_for_agent("n1", str(own)) if e.place.name == str(own)]
     assert isinstance(item, ConfiguredMode) and (item.mode, item.note, item.place.line) == ("ipvs", OWN_CONFIG, 3)
+    assert item.idle
     own.unlink()
     assert all(e.place.name != str(own) for e in gather_for_agent("n1", str(own)))
+
+
+def test_what_runs_beside_ours_and_what_does_not() -> None:
+    tables = KubeTables(place=Place("nftables", "ip kube-proxy-nft"), owner="kube-proxy-nft", chains=9)
+    file = ConfiguredMode(place=Place("file", "/var/lib/kube-proxy/config.conf"), mode="ipvs")
+    port = Unreadable(place=Place("port", "http://127.0.0.1:10249"), cause=OURS_ANSWERS, harmless=True)
+
+    def flags(found: list[Evidence]) -> tuple[bool, bool]:
+        (one,), (two,) = (
+            [e for e in found if isinstance(e, KubeTables)],
+            [e for e in found if isinstance(e, ConfiguredMode)],
+        )
+        return one.running, two.idle
+
+    assert flags(with_ours([tables, file], is_ours_here=False, is_kube_proxy_here=False)) == (False, False)
+    assert flags(with_ours([tables, file, port], is_ours_here=False, is_kube_proxy_here=False)) == (True, True)
+    assert flags(with_ours([tables, file], is_ours_here=True, is_kube_proxy_here=False)) == (True, True)
+    assert flags(with_ours([tables, file], is_ours_here=True, is_kube_proxy_here=True)) == (True, False)
+    served = ServedMode(place=port.place, mode="ipvs")
+    assert flags(with_ours([tables, file, served], is_ours_here=True, is_kube_proxy_here=False)) == (True, False)
 
 
 # -- Together with the Events' sender ----------------------------------------------------------------------------------

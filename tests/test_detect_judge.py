@@ -132,7 +132,7 @@ def test_the_version_table(evidence: list[Evidence], severities: str) -> None:
         ([configured("ipvs"), gate(False)], {"1.37": "B", "1.40": "B", "1.43": "B"}),
         (
             [configured("nftables"), gate(True)],
-            {"1.36": "B", "1.37": "n", "1.39": "n", "1.40": "d", "1.43": "d", "1.46": "B"},
+            {"1.36": "B", "1.37": "n", "1.39": "n", "1.40": "d", "1.42": "d", "1.43": "B", "1.46": "B"},
         ),
         ([configured("nftables"), gate(False)], {"1.36": "B", "1.37": "n", "1.43": "n", "1.46": "B"}),
     ],
@@ -311,3 +311,124 @@ def test_a_surer_mode_goes_before_a_possible_one() -> None:
     assert "ipvs-mode" in found([left_over], "1.37")
     assert "ipvs-mode" not in found([left_over, configured("nftables")], "1.37")
     assert "ipvs-mode" not in found([left_over, served("nftables")], "1.37")
+
+
+# -- kube-proxy-nft in kube-proxy's place ------------------------------------------------------------------------------
+
+OURS = KubeTables(
+    place=Place("nftables", "ip kube-proxy-nft", node="n1"), owner="kube-proxy-nft", chains=9, running=True
+)
+
+
+def idle(mode: str, **more: bool) -> ConfiguredMode:
+    place = Place("file", "/etc/own.conf", node="n1")
+    return ConfiguredMode(place=place, mode=mode, note="kube-proxy-nft reads no mode in it", idle=True, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("own", ["", "iptables", "nftables", "ipvs", None])
+def test_the_agents_own_mode_is_not_in_force(own: str | None) -> None:
+    """Traces of a kube-proxy are left over, of whatever mode, as long as none runs."""
+    mine = [idle(own)] if own is not None else []
+    own_check = {"": {"mode-unset": "deprecated"}, "ipvs": {"ipvs-mode": "deprecated"}}.get(own or "-", {})
+    own_check = {"mode-unset": "deprecated"} if own == "" else own_check
+    report = judge([OURS, *mine, servers(), interface(), chains("iptables", 30), tables()], "1.37")
+    found_here = {f.check: f.severity for f in report.findings}
+    left = {f"{mode}-leftover": "broken" for mode in ("ipvs", "iptables", "nftables")}
+    assert found_here == left | own_check
+    for finding in report.findings:
+        if finding.check.endswith("-leftover"):
+            assert finding.title.startswith("kube-proxy-nft runs, and rules of")
+            assert not any(isinstance(e, ConfiguredMode) for e in finding.evidence)
+    assert found([OURS, *mine], "1.37") == own_check
+
+
+def test_a_kube_proxy_that_runs_beside_ours_has_the_mode_in_force() -> None:
+    evidence = [OURS, idle("iptables"), served("ipvs"), servers(), chains("iptables", 3)]
+    assert found(evidence, "1.37") == {
+        "ipvs-mode": "deprecated", "iptables-leftover": "broken", "two-proxies": "broken",
+    }  # fmt: skip
+
+
+def test_what_a_kube_proxy_would_do_with_our_file_is_said_so() -> None:
+    for mode in ("ipvs", ""):
+        (finding,) = judge([OURS, idle(mode)], "1.37").findings
+        assert finding.explanation.startswith("a kube-proxy that is started with this configuration: ")
+        assert "kube-proxy-nft" in finding.title
+    assert found([OURS, idle("ipvs"), kernel(has_ipvs=False)], "1.37") == {"ipvs-mode": "deprecated"}
+    own_gate = FeatureGate(place=Place("file", "/etc/own.conf", node="n1"), name="KubeProxyIPVS", value=True)
+    assert found([OURS, idle("ipvs"), own_gate], "1.40") == {"ipvs-mode": "deprecated"}
+    assert found([OURS, idle("ipvs"), own_gate, served("ipvs")], "1.40")["ipvs-mode"] == "broken"
+
+
+# -- What is refused, unknown or elsewhere -----------------------------------------------------------------------------
+
+
+def test_what_kube_proxy_refuses_is_broken_and_once_for_a_file() -> None:
+    faults = [Unreadable(place=FILE, cause=c, remedy=f"write {c}", effect="refused") for c in ("kind", "apiVersion")]
+    (finding,) = judge(faults).findings
+    assert (finding.check, finding.severity) == ("config-refused", "broken")
+    assert finding.explanation == "kind; apiVersion" and "could not be read" not in finding.title
+    maybe = [Unreadable(place=FILE, sure="possible", cause="x", effect="refused")]
+    assert found(maybe) == {"config-refused": "notice"}
+    (finding,) = judge([Unreadable(place=FILE, cause="mode is given twice", effect="passed-over")]).findings
+    assert finding.severity == "notice" and finding.explanation == "mode is given twice"
+    assert "could not be read" not in finding.title
+
+
+def test_a_version_that_is_not_known_is_said_with_each_finding() -> None:
+    for mode in ("ipvs", ""):
+        (finding,) = judge([configured(mode)]).findings
+        assert finding.explanation.startswith("the cluster's version is not known; with Kubernetes 1.37, ")
+        (finding,) = judge([configured(mode)], "1.37").findings
+        assert finding.explanation.startswith("with Kubernetes 1.37, ")
+
+
+@pytest.mark.parametrize(
+    ("mode", "system", "has_kernel", "check"),
+    [
+        ("kernelspace", "linux", False, "mode-unknown"),
+        ("kernelspace", "", True, "mode-unknown"),
+        ("kernelspace", "", False, ""),
+        ("kernelspace", "windows", False, ""),
+        ("ipvs", "windows", False, "mode-unknown"),
+        ("nftables", "windows", False, "mode-unknown"),
+        ("nftables", "linux", True, ""),
+    ],
+)
+def test_modes_of_another_operating_system(mode: str, system: str, has_kernel: bool, check: str) -> None:
+    place = Place("file", "/config.conf", node="n1")
+    item = ConfiguredMode(place=place, mode=mode, os=system)  # type: ignore[arg-type]
+    evidence: list[Evidence] = [item, *([kernel()] if has_kernel else []), chains("iptables", 3)]
+    result = {c: s for c, s in found(evidence, "1.37").items() if not c.endswith("-leftover")}
+    assert result == ({check: "broken"} if check else {})
+    if check:
+        assert "Windows" in judge([item, *evidence], "1.37").findings[0].explanation
+
+
+@pytest.mark.parametrize("mode", ["${MODE}", "{{ kube_proxy_mode }}", "%i", "$(PROXY_MODE)"])
+def test_a_template_is_not_judged(mode: str) -> None:
+    assert found([configured(mode)], "1.40") == {"mode-unknown": "notice"}
+
+
+def test_a_tool_that_sets_a_mode_from_a_version_on() -> None:
+    item = ConfiguredMode(place=FILE, mode="", sets_from="1.37")
+    assert found([item], "1.36") == {"mode-unset": "notice"}
+    assert found([item], "1.37") == found([item], "1.40") == {}
+    assert found([item, kernel("5.10.0"), chains("iptables", 3)], "1.40") == {"kernel-too-old": "notice"}
+
+
+def test_the_words_of_leftovers_remedies_and_guesses() -> None:
+    one = judge([served("nftables"), interface(), servers(1, 1)], "1.37").findings[0]
+    assert one.title.startswith("an nftables kube-proxy") and "1 IPVS virtual server," in one.explanation
+    (late,) = judge([configured("")], "1.40").findings
+    assert "what ran before" in late.remedy
+    guess = ConfiguredMode(place=FILE, mode="nftables", sure="possible")
+    (pending,) = [f for f in judge([guess, served("iptables")], "1.37").findings if f.check == "restart-pending"]
+    assert pending.remedy.startswith("see first which configuration it uses")
+
+
+def test_the_gate_beside_the_mode_in_force_counts() -> None:
+    other = FeatureGate(place=Place("file", "/other.conf"), name="KubeProxyIPVS", value=True)
+    report = judge([configured("ipvs"), other, gate(False)], "1.37")
+    assert report.findings[0].check == "ipvs-mode" and report.findings[0].severity == "broken"
+    assert report.findings[0].evidence[-1] == gate(False)

@@ -295,3 +295,11 @@ def test_objects_of_any_shape(data: st.DataObject) -> None:
         except (TypeError, KeyError, IndexError):
             pass  # it is no more
     judge(read_objects(objects), "1.37")
+
+
+def test_the_operating_system_of_a_pod() -> None:
+    spec = pod_spec("--proxy-mode=iptables")
+    spec["containers"][0]["command"] = ["C:\\k\\kube-proxy.exe"]
+    for where, system in ((spec, "windows"), (pod_spec() | {"nodeSelector": {"kubernetes.io/os": "linux"}}, "linux")):
+        found = [e for e in read_objects([daemonset(where)]) if isinstance(e, ConfiguredMode)]
+        assert [e.os for e in found] == [system] * len(found) and (found or system == "linux")

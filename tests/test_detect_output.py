@@ -82,3 +82,11 @@ def test_a_file_cannot_command_a_terminal() -> None:
     found = judge(evidence, "1.36")
     assert not re.search("[\0-\x09\x0b-\x1f\u202e]", report.as_text(found))
     assert "\\x1b[2Ja" in report.as_text(found)
+
+
+def test_a_port_on_which_something_else_answers() -> None:
+    place = Place("port", "http://127.0.0.1:10249/proxyMode")
+    other = Unreadable(place=place, cause="it answers 404, as no kube-proxy does", harmless=True)
+    assert "nobody on its port" in report.as_text(judge([]))
+    text = report.as_text(judge([other]))
+    assert "nobody on its port" not in text and "something else answers" in text

@@ -145,7 +145,7 @@ def test_every_check_has_a_reason() -> None:
     source = "".join(path.read_text() for path in Path(judging.__file__).parent.glob("*_checks.py"))
     checks = {one or two for one, two in re.findall(r'check="([a-z-]+)"|by_row\(\s*scope, "([a-z-]+)"', source)}
     checks |= {"ipvs-leftover", "iptables-leftover", "nftables-leftover"}
-    assert REASONS.keys() == checks - {"ipvs-options", "ipvs-servers", "modes-differ", "restart-pending"}
+    assert REASONS.keys() == checks - {"ipvs-options", "ipvs-servers", "modes-differ", "restart-pending", "unreadable"}
     assert OTHER not in REASONS.values()
 
 
@@ -205,11 +205,14 @@ def test_a_restart_tells_the_same_events() -> None:
     assert keys[0] == keys[1] and len(keys[0]) == 2
 
 
-def test_two_findings_that_look_the_same_are_one() -> None:
-    items = [Unreadable(place=Place("file", name, node="n1"), cause="no permission") for name in ("a", "b")]
+def test_two_findings_that_differ_in_their_place_only_are_two() -> None:
+    items = [ConfiguredMode(place=Place("file", name, node="n1"), mode="IPVS") for name in ("a", "b")]
     bench = Bench(*items)
-    assert bench.look() == [("deprecation_found", "unreadable")]
-    assert len(bench.series) == 1
+    assert bench.look() == [("deprecation_found", "mode-unknown")] * 2
+    assert len({event["key"] for event in bench.told.events}) == 2
+    assert len(bench.series) == 1  # the place is no label
+    bench.evidence = items[:1]
+    assert bench.look() == [("deprecation_gone", "mode-unknown")] and len(bench.series) == 1
 
 
 def test_the_source_is_the_surest() -> None:

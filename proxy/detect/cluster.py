@@ -33,6 +33,7 @@ from proxy.detect.evidence import (
     Unreadable,
     Version,
 )
+from proxy.detect.objects import missing
 from proxy.trouble import NONSENSE, Trouble
 
 ReadObjects = Callable[[Sequence[Json]], Sequence[Evidence]]
@@ -50,6 +51,8 @@ _RULES: Final = {
     "nodes": 'verbs ["list"] on resource "nodes" in apiGroup ""',
     "version": 'verbs ["get"] on nonResourceURL "/version"',
 }
+
+_NO_API: Final = "see that the kubeconfig names an API server of Kubernetes"
 
 E = TypeVar("E", bound=Evidence)
 T = TypeVar("T")
@@ -160,7 +163,9 @@ class _Look:
         """What a DaemonSet says, together with its ConfigMaps."""
         namespace = (workload.get("metadata") or {}).get("namespace", "")
         named = [self._config_map(namespace, name) for name in config_maps(pod_spec(workload))]
-        return list(self._read_objects([workload, *filter(None, named)]))
+        found = self._read_objects([workload, *filter(None, named)])
+        said = {missing(namespace, name) for (_, name), known in self._config_maps.items() if known is None}
+        return [item for item in found if not (isinstance(item, Unreadable) and item.cause in said)]
 
     def _config_map(self, namespace: str, name: str) -> Json | None:
         """Each is asked for once; None: it is not to be had, which is said."""
@@ -252,6 +257,8 @@ class _Look:
 def _unreadable(place: Place, resource: str, trouble: Trouble, after: str = "") -> Unreadable:
     if trouble.status in (401, 403):
         remedy = f"grant this account, in a ClusterRole: {_RULES[resource]}"
+    elif trouble.status == 404:
+        remedy = "see why it is missing: pods that mount it do not start" if resource == "configmaps" else _NO_API
     else:
         remedy = "see that the API server can be reached, and is well"
     return Unreadable(place=place, cause=trouble.cause + after, remedy=remedy)
@@ -264,7 +271,8 @@ def _with_windows(evidence: Iterable[Evidence], windows: set[str]) -> Iterator[E
         if item.place.node in windows and isinstance(item, ConfiguredMode):
             if item.mode in ("", "kernelspace") or item.sure != "certain":
                 item = msgspec.structs.replace(item, mode="kernelspace", note=WINDOWS)
+            item = msgspec.structs.replace(item, os="windows")
             said.add(item.place.node)
         yield item
     for node in sorted(windows - said):
-        yield ConfiguredMode(place=Place("node", node, node=node), mode="kernelspace", note=WINDOWS)
+        yield ConfiguredMode(place=Place("node", node, node=node), mode="kernelspace", note=WINDOWS, os="windows")

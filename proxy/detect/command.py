@@ -110,6 +110,7 @@ def file_evidence(path: str, sources: Sources) -> list[Evidence]:
     found = list(sources.read_file("-" if path == "-" else name, _content(path, name)))
     if not any(isinstance(item, ConfiguredMode) for item in found):
         faults = [item for item in found if isinstance(item, Unreadable)]
+        faults.sort(key=lambda fault: fault.effect == "passed-over")
         if faults:
             line = f"{name}, line {faults[0].place.line}" if faults[0].place.line else name
             raise ConfigError(line, f"{faults[0].cause}; no mode can be told from it", faults[0].remedy)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from proxy.detect.evidence import ConfiguredMode, Evidence, IpvsOption, Place, Sure, Unreadable
-from proxy.detect.proxy_config import WINDOWS, gate
+from proxy.detect.proxy_config import WINDOWS, gate, last_of_each
 from proxy.detect.words import Word
 
 ReadConfig = Callable[[str], list[Evidence]]
@@ -91,15 +91,16 @@ def read_command(
         return []
     bare = next((flag for flag in flags.all if flag.bare), None)
     if bare is not None:
-        cause = f"--{bare.name} has no value: kube-proxy exits at its start"
-        return [Unreadable(place=_at(place, bare), cause=cause, remedy=f"write --{bare.name}=VALUE")]
+        cause = f"--{bare.name} has no value"
+        remedy = f"write --{bare.name}=VALUE"
+        return [Unreadable(place=_at(place, bare), cause=cause, remedy=remedy, effect="refused")]
     config = flags.values.get("config")
     if config is not None and config.unknown:
         return [_hidden(place, config, "--config names the file that decides")]
     if config is not None and config.value:
         found = [*read(config.value), *_mode(flags, place, sure, note, overridden=True)]
     else:
-        found = [*_mode(flags, place, sure, note, overridden=False), *_others(flags, place)]
+        found = [*_mode(flags, place, sure, note, overridden=False), *last_of_each(_others(flags, place))]
     return [_on_windows(item) for item in found] if windows else found
 
 
@@ -144,5 +145,5 @@ def _hidden(place: Place, flag: Flag, what: str) -> Unreadable:
 
 def _on_windows(item: Evidence) -> Evidence:
     if isinstance(item, ConfiguredMode) and item.mode == "" and not item.overridden:
-        return msgspec.structs.replace(item, mode="kernelspace", sure="likely", note=WINDOWS)
+        return msgspec.structs.replace(item, mode="kernelspace", sure="likely", note=WINDOWS, os="windows")
     return item

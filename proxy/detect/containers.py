@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +23,8 @@ ReadData = Callable[[str], dict[str, Value] | None]
 
 _OWN_IMAGE: Final = re.compile(r"kube-proxy(-(amd64|arm|arm64|linux|ppc64le|s390x|windows)\b.*)?")
 _IMAGES: Final = re.compile(r"(kube-proxy|hyperkube|hardened-kubernetes)\b.*")
+_OS_LABELS: Final = ("kubernetes.io/os", "beta.kubernetes.io/os")
+_EXE: Final = re.compile(r"(^|[\s/\\\\])kube-proxy\.exe\b", re.IGNORECASE)
 _TAG: Final = re.compile(r":(v?\d+\.\d+[0-9A-Za-z._+-]*)(@|$)")
 
 
@@ -35,6 +37,8 @@ class Container(Struct):
     pod: Value
     launch: Launch | None
     version: str
+    fault: Value | None = None
+    """What is no list of texts in its command line."""
 
 
 class FromConfigMap(Struct, frozen=True):
@@ -56,10 +60,12 @@ def proxies(pod: Value, place: Place, read: ReadData) -> Iterator[Container]:
     """Those of a pod's spec. place: of the pod; the words of their command lines have its lines."""
     for spec in pod.items("containers"):
         image = spec.text("image")
-        found = _launch(spec, place, read)
-        if found or _OWN_IMAGE.fullmatch(base_name(image)):
+        fault = _fault(spec)
+        found = _launch(spec, place, read) if fault is None else None
+        is_named = fault is not None and _names_kube_proxy(fault)
+        if found or is_named or _OWN_IMAGE.fullmatch(base_name(image)):
             tag = _TAG.search(image) if _IMAGES.fullmatch(base_name(image)) else None
-            yield Container(spec.text("name"), spec, pod, found, tag[1] if tag else "")
+            yield Container(spec.text("name"), spec, pod, found, tag[1] if tag else "", fault)
 
 
 def origin(container: Container, path: str) -> Origin:
@@ -82,10 +88,46 @@ def origin(container: Container, path: str) -> Origin:
     return next((item for item in found if item.key), found[0] if found else None)
 
 
-def on_windows(pod: Value) -> bool:
+def system_of(pod: Value) -> Literal["linux", "windows", ""]:
+    """The operating system of the nodes that a pod's spec is for, '' where it does not say."""
     selector = pod.fields("nodeSelector")
-    systems = [selector[name].text() for name in ("kubernetes.io/os", "beta.kubernetes.io/os") if name in selector]
-    return "windows" in systems or pod.text("os", "name") == "windows"
+    found = {selector[name].text() for name in _OS_LABELS if name in selector} | {pod.text("os", "name")}
+    terms = pod.items("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+    for system in ("linux", "windows"):
+        if terms and all(_wants(term, system) for term in terms):
+            found.add(system)
+    commands = [word.text() for spec in pod.items("containers") for word in spec.items("command") + spec.items("args")]
+    if "windows" in found or any(_EXE.search(word) for word in commands):
+        return "windows"
+    return "linux" if "linux" in found else ""
+
+
+def _wants(term: Value, system: str) -> bool:
+    return any(
+        rule.text("key") in _OS_LABELS
+        and rule.text("operator") == "In"
+        and [value.text() for value in rule.items("values")] == [system]
+        for rule in term.items("matchExpressions")
+    )
+
+
+def _fault(spec: Value) -> Value | None:
+    """What is no list of texts in a container's command line."""
+    for name in ("command", "args"):
+        value = spec.get(name)
+        if value is None or value.data is None:
+            continue
+        if not isinstance(value.data, list):
+            return value
+        for item in value.data:
+            if isinstance(item.data, list | dict):
+                return item  # type: ignore[no-any-return]
+    return None
+
+
+def _names_kube_proxy(value: Value) -> bool:
+    texts = [value.text(), *(item.text() for item in value.items()), *(item.text() for item in value.fields().values())]
+    return any("kube-proxy" in text for text in texts)
 
 
 def _key(source: Value, path: str) -> FromConfigMap:

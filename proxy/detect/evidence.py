@@ -51,12 +51,17 @@ class ConfiguredMode(_Evidence, frozen=True):
     """A kube-proxy's configuration (file, flags, or both) and the mode it asks for; mode '': it names none.
 
     overridden: this place does not decide, because another one goes before it (a flag beside --config, a file that
-    k3s's kube-proxy-arg overrides); said in `note`.
+    k3s's kube-proxy-arg overrides); said in `note`. idle: no kube-proxy runs with it, because kube-proxy-nft is in its
+    place, which reads no mode. os: "linux", "windows", '' where it is not known. sets_from: of an unset mode: from this
+    version of Kubernetes on, the tool whose file this is sets iptables itself.
     """
 
     mode: Mode
     note: str = ""
     overridden: bool = False
+    idle: bool = False
+    os: Literal["linux", "windows", ""] = ""
+    sets_from: str = ""
 
 
 class IpvsOption(_Evidence, frozen=True):
@@ -113,10 +118,12 @@ class KubeSets(_Evidence, frozen=True):
 
 
 class KubeTables(_Evidence, frozen=True):
-    """nftables tables of a proxy: `owner` "kube-proxy" (upstream's nftables mode) or "kube-proxy-nft" (ours)."""
+    """nftables tables of a proxy: `owner` "kube-proxy" (upstream's nftables mode) or "kube-proxy-nft" (ours). running: its
+    program is known to run."""
 
     owner: str
     chains: int
+    running: bool = False
 
 
 class OtherProxy(_Evidence, frozen=True):
@@ -140,11 +147,16 @@ class Version(_Evidence, frozen=True):
 
 
 class Unreadable(_Evidence, frozen=True):
-    """Something could not be read or asked: what was there is not known. harmless: nothing would be expected there."""
+    """Something could not be read or asked: what was there is not known. harmless: nothing would be expected there.
+
+    effect: what a kube-proxy does about it: "refused": it exits at its start; "passed-over": it goes on without what was
+    meant, and all of it is known here; '': not known.
+    """
 
     cause: str
     remedy: str = ""
     harmless: bool = False
+    effect: Literal["refused", "passed-over", ""] = ""
 
 
 Evidence = (

@@ -111,11 +111,23 @@ class _Reader:
             found += objects.read(cluster, Source(self._place.name, self._place.node, host))
         found += installers.evidence_of(documents, self._place)
         found += self._k3s(documents)
-        if self._expected and not found:
-            found += [e for d in documents if installers.is_kubeadm(d) for e in installers.kubeadm(d, self._place)]
+        if self._expected:
+            found += self._kubeadm(documents, found)
         if found or self._is_about_us(documents):
             found += [unreadable(fault, self._place) for fault in faults]
         return found
+
+    def _kubeadm(self, documents: Sequence[Value], found: list[Evidence]) -> list[Evidence]:
+        """What a file for kubeadm says besides. What is `found` of it has kubeadm's default then."""
+        ours = next((document for document in documents if installers.is_kubeadm(document)), None)
+        if ours is None:
+            return []
+        version = installers.kubeadm_version(ours, self._place)
+        if not found:
+            mode = installers.kubeadm(ours, self._place)
+            return mode + version if any(isinstance(e, ConfiguredMode) for e in mode) else mode
+        found[:] = [installers.with_kubeadm(e, ours) if isinstance(e, ConfiguredMode) else e for e in found]
+        return version
 
     def _is_about_us(self, documents: Sequence[Value]) -> bool:
         """Whether its faults are worth naming: another file may be in any language."""

@@ -79,15 +79,8 @@ class _Host:
         if not _decides(processes + starting):
             starting += self._volumes()
         others = self._others({e.place.name for e in processes + starting if e.place.kind == "file"})
-        if _decides(processes + starting):
-            others = set_aside(others, _UNUSED)
-        else:
-            others = [
-                msgspec.structs.replace(e, sure="possible", note=e.note or _ALONE)
-                if isinstance(e, ConfiguredMode)
-                else e
-                for e in others
-            ]
+        is_decided = _decides(processes + starting)
+        others = set_aside(others, _UNUSED) if is_decided else [_possible(item) for item in others]
         return [*processes, *starting, *others, *self._unread]
 
     # -- What starts a kube-proxy --------------------------------------------------------------------------------------
@@ -119,7 +112,11 @@ class _Host:
             config = f"/etc/rancher/{program}/config.yaml"
             runs = any(process.program == program for process in self._running)
             if program not in seen and (runs or self._is_there(config)):
-                found += read_k3s(Launch(program, ()), Place("file", config, node=self._node), self._files)
+                place = Place("file", config, node=self._node)
+                if runs and not self._is_there(config):
+                    process = next(process for process in self._running if process.program == program)
+                    place = msgspec.structs.replace(process.place, node=self._node)
+                found += read_k3s(Launch(program, ()), place, self._files)
         return [*found, *unread]
 
     def _flags(self) -> list[Evidence]:
@@ -182,6 +179,15 @@ class _Host:
     def _is_there(self, path: str) -> bool:
         directory, name = posixpath.split(path)
         return not {name, f"{name}.d"}.isdisjoint(self._names(directory))
+
+
+def _possible(item: Evidence) -> Evidence:
+    """What counts only if something starts a kube-proxy with this file."""
+    if isinstance(item, ConfiguredMode):
+        return msgspec.structs.replace(item, sure="possible", note=item.note or _ALONE)
+    if isinstance(item, Unreadable) and item.effect == "refused":
+        return msgspec.structs.replace(item, sure="possible")
+    return item
 
 
 def _decides(evidence: Sequence[Evidence]) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 
 from proxy.detect import k3s, versions
 from proxy.detect.configured import off, set_aside
-from proxy.detect.evidence import ConfiguredMode, Evidence, IpvsOption, Place, Unreadable
+from proxy.detect.evidence import ConfiguredMode, Evidence, IpvsOption, Place, Unreadable, Version
 from proxy.detect.proxy_config import KIND, at, gate, gates, ipvs_options, is_proxy_config, read_settings
 from proxy.detect.tool_fields import (
     arguments,
@@ -29,6 +29,8 @@ from proxy.detect.yaml_lines import Value, read_yaml
 
 Reader = Callable[[Value, Place], list[Evidence]]
 
+KUBEADM_SETS: Final = (1, 37)
+"""From then on kubeadm sets a mode: kubernetes/kubernetes#139777."""
 _NONE: Final = "names no mode itself: kube-proxy's default"
 _EKS_FIELDS: Final = frozenset({
     "affinity", "ipvs", "mode", "nodeSelector", "podAnnotations", "podLabels", "resources", "tolerations",
@@ -181,8 +183,32 @@ def kubeadm(document: Value, place: Place) -> list[Evidence]:
     """A ClusterConfiguration that no KubeProxyConfiguration stands beside."""
     if is_true(document, "proxy.disabled"):
         return [off(at(place, document.get("proxy")), "proxy.disabled is true")]
-    note = f"kubeadm {_NONE}. A {KIND} beside it would"
-    return [ConfiguredMode(place=at(place, document), sure="likely", mode="", note=note)] if document.whole else []
+    if not document.whole:
+        return []
+    mode = ConfiguredMode(place=at(place, document), sure="likely", mode="", note=f"a {KIND} beside it would name one")
+    return [with_kubeadm(mode, document)]
+
+
+def with_kubeadm(item: ConfiguredMode, document: Value) -> ConfiguredMode:
+    """A mode that kubeadm reads with this ClusterConfiguration: from 1.37 on it writes iptables where none is named."""
+    version = versions.parse(document.text("kubernetesVersion"))
+    if item.mode or item.overridden:
+        return item
+    if version is None:
+        note = f"kubeadm names no mode itself before {versions.show(KUBEADM_SETS)}; this file says no kubernetesVersion"
+        return msgspec.structs.replace(item, sets_from=versions.show(KUBEADM_SETS), note=note)
+    if version < KUBEADM_SETS:
+        return msgspec.structs.replace(item, note=f"kubeadm {_NONE} (before {versions.show(KUBEADM_SETS)})")
+    note = f"kubeadm writes iptables from {versions.show(KUBEADM_SETS)} on, where no mode is named"
+    return msgspec.structs.replace(item, mode="iptables", sure="likely", note=note)
+
+
+def kubeadm_version(document: Value, place: Place) -> list[Evidence]:
+    """Of Kubernetes, as the file asks for it."""
+    value = document.get("kubernetesVersion")
+    if value is None or versions.parse(value.text()) is None:
+        return []
+    return [Version(place=at(place, value), version=value.text(), of="kube-proxy")]
 
 
 def is_kubeadm(document: Value) -> bool:

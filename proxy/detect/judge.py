@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from proxy.detect import kernel_checks, mode_checks, versions
-from proxy.detect.evidence import Evidence, Unreadable
+from proxy.detect import config_checks, kernel_checks, mode_checks, versions
+from proxy.detect.evidence import Evidence
 from proxy.detect.evidence import Version as VersionFound
 from proxy.detect.findings import Finding, Report, Severity
 from proxy.detect.scope import Scope
@@ -23,21 +23,20 @@ def judge(evidence: Iterable[Evidence], kubernetes: str = "") -> Report:
     release that is known here."""
     everything = tuple(evidence)
     name = kubernetes or version_of(everything)
-    version = versions.parse(name) or versions.NEWEST
+    known = versions.parse(name)
+    version = known or versions.NEWEST
     by_node: dict[str, list[Evidence]] = {}
     for item in everything:
         by_node.setdefault(item.place.node, []).append(item)
     cluster = tuple(by_node.get("", ()))
     findings: list[Finding] = []
     for node, items in by_node.items():
-        scope = Scope(node, tuple(items), cluster if node else (), version)
+        scope = Scope(node, tuple(items), cluster if node else (), version, known is None)
         for check in CHECKS:
             findings += check(scope)
     findings.sort(key=lambda f: (_SEVERITY[f.severity], f.node, f.check))
     nodes = tuple(sorted(filter(None, by_node)))
-    return Report(
-        kubernetes=name if versions.parse(name) else "", nodes=nodes, findings=tuple(findings), evidence=everything
-    )
+    return Report(kubernetes=name if known else "", nodes=nodes, findings=tuple(findings), evidence=everything)
 
 
 def version_of(evidence: Iterable[Evidence]) -> str:
@@ -50,35 +49,18 @@ def version_of(evidence: Iterable[Evidence]) -> str:
     return ""
 
 
-def unreadable(scope: Scope) -> Iterator[Finding]:
-    for found in scope.of(Unreadable):
-        if not found.harmless:
-            place = found.place
-            where = (
-                f"{place.name}{f' {place.part}' if place.part else ''}{f', line {place.line}' if place.line else ''}"
-            )
-            yield Finding(
-                check="unreadable",
-                severity="notice",
-                title=f"{where} could not be read",
-                explanation=f"{found.cause}; what is there is not part of this judgement",
-                remedy=found.remedy or "make it readable and look again",
-                evidence=(found,),
-                node=scope.node,
-            )
-
-
 CHECKS: Final[tuple[Callable[[Scope], Iterator[Finding]], ...]] = (
     mode_checks.ipvs_mode,
     mode_checks.mode_unset,
-    mode_checks.mode_unknown,
+    config_checks.mode_unknown,
     mode_checks.feature_gate,
-    mode_checks.ipvs_options,
-    mode_checks.modes_differ,
+    config_checks.ipvs_options,
+    config_checks.modes_differ,
     kernel_checks.leftovers,
     kernel_checks.foreign_servers,
     kernel_checks.two_dataplanes,
     kernel_checks.other_proxies,
     kernel_checks.kernel,
-    unreadable,
+    config_checks.refused,
+    config_checks.unreadable,
 )

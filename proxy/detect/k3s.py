@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from proxy.detect.command_line import ReadConfig, read_command
 from proxy.detect.configured import off, set_aside
-from proxy.detect.evidence import ConfiguredMode, Evidence, Place
+from proxy.detect.evidence import ConfiguredMode, Evidence, Place, Unreadable
 from proxy.detect.proxy_config import at
 from proxy.detect.words import Word
 from proxy.detect.yaml_lines import Value
@@ -22,12 +22,14 @@ ARGUMENT: Final = "kube-proxy-arg"
 DISABLE: Final = "disable-kube-proxy"
 MODE: Final = "iptables"
 """What both pass as --proxy-mode where nothing else is given (on Linux)."""
+_NO_TEXT: Final = f"what {ARGUMENT} has here is no text: which flags kube-proxy gets is not known"
 
 
 class Layer(Struct, frozen=True):
     """What one file, or the command line, says. place: of the file. arguments: None when it says nothing of them.
 
-    adds: it adds to what those before it say. whole: False where a fault of syntax hides a part of it.
+    adds: it adds to what those before it say. whole: False where a fault hides a part of it. faults: those of them that
+    are none of syntax.
     """
 
     place: Place
@@ -35,6 +37,7 @@ class Layer(Struct, frozen=True):
     adds: bool = False
     disabled: bool | None = None
     whole: bool = True
+    faults: tuple[Unreadable, ...] = ()
 
 
 def is_config(document: Value) -> bool:
@@ -49,7 +52,12 @@ def from_file(document: Value, place: Place) -> list[Layer]:
         if key.removesuffix("+") == ARGUMENT:
             items = value.data if isinstance(value.data, list) else [value]
             arguments = tuple(Word(item.text(), at(place, item)) for item in items if item.text())
-            found.append(Layer(place, arguments, adds=key.endswith("+")))
+            faults = tuple(
+                Unreadable(place=at(place, item), cause=_NO_TEXT, remedy="write NAME=VALUE: proxy-mode=nftables")
+                for item in items
+                if isinstance(item.data, list | dict)
+            )
+            found.append(Layer(place, arguments, adds=key.endswith("+"), whole=not faults, faults=faults))
     return found
 
 
@@ -82,7 +90,9 @@ def read(program: str, layers: Iterable[Layer], read: ReadConfig, default: Place
     replaced: list[tuple[Word, Place]] = []
     disabled: Layer | None = None
     whole = True
+    faults: list[Unreadable] = []
     for layer in layers:
+        faults += layer.faults
         disabled = disabled if layer.disabled is None else layer if layer.disabled else None
         whole = whole and layer.whole
         if layer.arguments is None:
@@ -105,7 +115,7 @@ def read(program: str, layers: Iterable[Layer], read: ReadConfig, default: Place
     for word, by in replaced:
         if _names([_as_flag(word)], "proxy-mode"):
             found += set_aside(read_command([_as_flag(word)], default, read), f"{by.name} goes before it")
-    return found
+    return [*found, *faults]
 
 
 def _as_flag(word: Word) -> Word:

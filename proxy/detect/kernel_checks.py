@@ -18,36 +18,37 @@ from proxy.detect.evidence import (
     ServedMode,
 )
 from proxy.detect.findings import Finding
-from proxy.detect.scope import Scope
+from proxy.detect.numbers import count
+from proxy.detect.scope import OURS, Scope
 from proxy.detect.versions import KEP_NFTABLES
 
-OURS: Final = "kube-proxy-nft"
 CLEAN_UP: Final = "kube-proxy --cleanup"
 
 
 def leftovers(scope: Scope) -> Iterator[Finding]:
     """Rules of another mode than the one in force: left over after a switch."""
-    mode = scope.mode()
-    if not mode:
+    mode, in_force, ours_alone = scope.mode(), scope.in_force(), scope.has_ours_alone()
+    if not mode and not ours_alone:
         return
-    in_force = scope.in_force()
-    assert in_force is not None
-    ours = [e for e in scope.of(KubeTables) if e.owner == "kube-proxy"]
+    here = f"{_article(mode)} {mode} kube-proxy" if mode else f"{OURS} runs"
+    why = "after a switch of modes" if mode else "by a kube-proxy that does not run any more"
+    decides: list[Evidence] = [in_force] if in_force else [e for e in scope.of(KubeTables) if e.owner == OURS]
+    theirs = [e for e in scope.of(KubeTables) if e.owner == "kube-proxy"]
     found: dict[str, Sequence[Evidence]] = {
         "ipvs": scope.ipvs_in_kernel(),
         "iptables": [e for e in scope.of(KubeChains) if e.mode == "iptables" and e.services],
-        "nftables": ours,
+        "nftables": theirs,
     }
     for other, traces in found.items():
         if traces and other != mode:
             yield Finding(
                 check=f"{other}-leftover",
                 severity="broken",
-                title=f"{_article(mode)} {mode} kube-proxy, and rules of {other} mode are still in the kernel",
-                explanation="they were left over after a switch of modes, do not follow the cluster any more, and can"
+                title=f"{here}, and rules of {other} mode are still in the kernel",
+                explanation=f"they were left over {why}, do not follow the cluster any more, and can"
                 f" lead connections to endpoints that are gone: {_counts(traces)}",
                 remedy=f"run `{CLEAN_UP}` on the node while no kube-proxy runs, or drain and reboot it",
-                evidence=(*traces, in_force),
+                evidence=(*traces, *decides),
                 mode=other,
                 node=scope.node,
             )
@@ -77,7 +78,7 @@ def two_dataplanes(scope: Scope) -> Iterator[Finding]:
         "nftables": [e for e in scope.of(KubeTables) if e.owner == "kube-proxy"],
     }
     found = {mode: traces for mode, traces in found.items() if traces}
-    if len(found) > 1 and not scope.mode():
+    if len(found) > 1 and not scope.mode() and not scope.has_ours_alone():
         yield Finding(
             check="two-dataplanes",
             severity="broken",
@@ -89,7 +90,7 @@ def two_dataplanes(scope: Scope) -> Iterator[Finding]:
         )
     ours = [e for e in scope.of(KubeTables) if e.owner == OURS]
     theirs: list[Evidence] = [*scope.of(ServedMode), *(e for traces in found.values() for e in traces)]
-    if ours and theirs:
+    if ours and theirs and not scope.has_ours_alone():  # leftovers, then
         running = any(isinstance(e, ServedMode) for e in theirs)
         yield Finding(
             check="two-proxies",
@@ -147,7 +148,7 @@ def kernel(scope: Scope) -> Iterator[Finding]:
         if release is None or release >= versions.KERNEL_FOR_NFTABLES:
             continue
         said = scope.in_force()
-        unset = said is not None and said.mode == ""
+        unset = said is not None and said.mode == "" and not scope.is_set_by_its_tool(said)
         now = mode == "nftables"
         yield Finding(
             check="kernel-too-old",
@@ -171,7 +172,7 @@ def kernel(scope: Scope) -> Iterator[Finding]:
 
 
 def _article(mode: str) -> str:
-    return "an" if mode[:1] in "aeiou" else "a"
+    return "an" if mode[:1] in ("i", "n") else "a"  # "an en-ef-tables"
 
 
 def _counts(traces: Iterable[Evidence]) -> str:
@@ -180,15 +181,15 @@ def _counts(traces: Iterable[Evidence]) -> str:
     for e in traces:
         match e:
             case IpvsTable():
-                words.append(f"{e.services} IPVS virtual servers")
+                words.append(count(e.services, "IPVS virtual server"))
             case IpvsInterface():
-                words.append(f"kube-ipvs0 with {e.addresses} addresses")
+                words.append(f"kube-ipvs0 with {count(e.addresses, 'address')}")
             case KubeChains():
-                words.append(f"{e.chains} KUBE-* chains ({e.place.name} {e.place.part}".rstrip() + ")")
+                words.append(f"{count(e.chains, 'KUBE-* chain')} ({e.place.name} {e.place.part}".rstrip() + ")")
             case KubeSets():
-                words.append(f"{e.sets} KUBE-* ipsets")
+                words.append(count(e.sets, "KUBE-* ipset"))
             case KubeTables():
-                words.append(f"table {e.place.name} with {e.chains} chains")
+                words.append(f"table {e.place.name} with {count(e.chains, 'chain')}")
             case _:
                 pass
     return ", ".join(words)

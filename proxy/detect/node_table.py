@@ -19,12 +19,14 @@ from proxy.detect.evidence import (
 )
 from proxy.detect.evidence import Version as VersionFound
 from proxy.detect.findings import Finding, Report, Severity
+from proxy.detect.numbers import count
 from proxy.detect.report import Paint
 from proxy.detect.scope import Scope
 
 HEADER: Final = ("NODE", "KERNEL", "KUBELET", "MODE", "FROM", "FINDINGS")
 NAMED: Final = 5
 """How many nodes a summary names."""
+_ORDER: Final[dict[Severity, int]] = {"broken": 0, "deprecated": 1, "notice": 2}
 UNSEEN, UNKNOWN = "no kube-proxy found", "not known: see below"
 
 
@@ -62,12 +64,20 @@ def lines(report: Report) -> Iterable[Line]:
     version = versions.parse(report.kubernetes) or versions.NEWEST
     cluster = tuple(by_node.get("", ()))
     for node in report.nodes:
-        scope = Scope(node, tuple(by_node.get(node, ())), cluster, version)
+        scope = Scope(node, tuple(by_node.get(node, ())), cluster, version, not report.kubernetes)
         mode, where = _mode(scope)
-        here = findings.get(node, [])
+        here = findings.get(node, []) + _of_cluster(scope, findings.get("", ()))
+        here.sort(key=lambda finding: _ORDER[finding.severity])
         checks = ", ".join(dict.fromkeys(finding.check for finding in here)) or "-"
         cells = (node, _kernel(scope), _kubelet(scope), mode, where, checks)
         yield Line(tuple(map(reports.plain, cells)), here[0].severity if here else None)
+
+
+def _of_cluster(scope: Scope, findings: Iterable[Finding]) -> list[Finding]:
+    """What is found of the whole cluster, where that is what a node is taken to run."""
+    if scope.in_force() not in scope.cluster:
+        return []
+    return [finding for finding in findings if finding.check != "unreadable"]
 
 
 def _mode(scope: Scope) -> tuple[str, str]:
@@ -89,7 +99,7 @@ def _kernel(scope: Scope) -> str:
     kernels = scope.of(Kernel)
     if kernels:
         return kernels[0].release
-    return "Windows" if any(e.mode == "kernelspace" for e in scope.of(ConfiguredMode)) else "-"
+    return "Windows" if any(e.os == "windows" or e.mode == "kernelspace" for e in scope.of(ConfiguredMode)) else "-"
 
 
 def _kubelet(scope: Scope) -> str:
@@ -123,17 +133,25 @@ def _nodes(nodes: Sequence[str], total: int) -> str:
     if len(nodes) == total and total > NAMED:
         return f"all {total} nodes"
     names = ", ".join(nodes[:NAMED])
-    return f"{len(nodes)} of {total} nodes: {names}" + (f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else "")
+    return f"{len(nodes)} of {count(total, 'node')}: {names}" + (
+        f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
+    )
 
 
 def _counts(report: Report, rows: Sequence[Line]) -> str:
     modes: dict[str, int] = {}
     for row in rows:
-        modes[row.cells[3]] = modes.get(row.cells[3], 0) + 1
-    by_mode = ", ".join(f"{count} {mode if mode != '-' else 'none seen'}" for mode, count in sorted(modes.items()))
-    affected = len({finding.node for finding in report.findings if finding.node and finding.severity != "notice"})
-    parts = [f"{len(rows)} nodes by mode: {by_mode}" if rows else "no nodes were seen"]
-    parts.append(
-        f"{affected} with something deprecated or worse" if affected else "nothing deprecated or worse on them"
-    )
-    return "; ".join(parts)
+        mode, where = row.cells[3:5]
+        if mode == "-":
+            mode = "not known" if where == UNKNOWN else "none seen"
+        modes[mode] = modes.get(mode, 0) + 1
+    if not rows:
+        return "no nodes were seen"
+    text = f"{count(len(rows), 'node')} by mode: {', '.join(f'{n} {mode}' for mode, n in sorted(modes.items()))}"
+    affected = sum(row.severity not in (None, "notice") for row in rows)
+    unknown = modes.get("not known", 0)
+    if affected:
+        return f"{text}; {affected} with something deprecated or worse"
+    if unknown == len(rows):
+        return f"{text}; what is deprecated on them cannot be told"
+    return f"{text}; nothing deprecated or worse on {'the others' if unknown else 'them'}"

@@ -14,9 +14,9 @@ from msgspec import Struct
 from proxy.detect import nodes
 from proxy.detect.command_line import ReadConfig, read_command
 from proxy.detect.configured import distinct, same_meaning, set_aside
-from proxy.detect.containers import Container, FromConfigMap, FromHost, on_windows, origin, proxies
+from proxy.detect.containers import Container, FromConfigMap, FromHost, origin, proxies, system_of
 from proxy.detect.evidence import ConfiguredMode, Evidence, Place, PlaceKind, Unreadable, Version
-from proxy.detect.proxy_config import GROUP, KIND, WINDOWS, read_as_kube_proxy, read_text
+from proxy.detect.proxy_config import GROUP, KIND, WINDOWS, at, read_as_kube_proxy, read_text
 from proxy.detect.yaml_lines import Value, from_object
 
 _TEMPLATES: Final = ("DaemonSet", "Deployment", "Job", "ReplicaSet", "StatefulSet")
@@ -129,7 +129,8 @@ class _Objects:
 
     def _pod_evidence(self, pod: Value, namespace: str, place: Place) -> list[Evidence]:
         found: list[Evidence] = []
-        windows = on_windows(pod)
+        system = system_of(pod)
+        windows = system == "windows"
 
         def data(name: str) -> dict[str, Value] | None:
             return self._maps[namespace, name].fields("data") if (namespace, name) in self._maps else None
@@ -142,6 +143,10 @@ class _Objects:
                     lambda path, c=container: self._config(path, c, namespace, place),  # type: ignore[misc]
                     windows=windows,
                 )
+            elif container.fault is not None:
+                cause = f"the command line of its container {container.name} is no list of texts"
+                remedy = "write command and args as lists of texts"
+                found.append(Unreadable(place=at(place, container.fault), cause=cause, remedy=remedy, effect="refused"))
             elif windows:
                 found.append(ConfiguredMode(place=place, sure="likely", mode="kernelspace", note=WINDOWS))
             else:
@@ -149,7 +154,7 @@ class _Objects:
                 found.append(Unreadable(place=place, cause=cause, remedy="see the command line of the running process"))
             if container.version:
                 found.append(Version(place=place, version=container.version, of="kube-proxy"))
-        return found
+        return [msgspec.structs.replace(e, os=system) if isinstance(e, ConfiguredMode) else e for e in found]
 
     # -- Configurations ------------------------------------------------------------------------------------------------
 
@@ -175,16 +180,15 @@ class _Objects:
         item = self._maps.get((namespace, name))
         text = item.get("data", key) if item is not None else None
         if item is None or text is None:
-            shown = f"{namespace}/{name}" if namespace else name
-            what = f"ConfigMap {shown}, which --config names, is not here"
+            what = missing(namespace, name)
             if item is not None:
-                what = f"ConfigMap {shown} has no key {key or 'for the file that --config names'}"
+                what = f"ConfigMap {_shown(namespace, name)} has no key {key or 'for the file that --config names'}"
             remedy = f"give it too: kubectl --namespace {namespace or 'kube-system'} get configmap {name} --output yaml"
             return [Unreadable(place=place, cause=what, remedy=remedy)]
         known = (namespace, name, key)
         if known not in self._read:
-            at = self._place("configmap", "ConfigMap", item, part=key)
-            self._read[known] = read_as_kube_proxy(text.text(), at, *_lines(text), one_line=_is_one_line(text))
+            where = self._place("configmap", "ConfigMap", item, part=key)
+            self._read[known] = read_as_kube_proxy(text.text(), where, *_lines(text), one_line=_is_one_line(text))
         return [msgspec.structs.replace(e, place=_on_node(e.place, place.node)) for e in self._read[known]]
 
     def _unused(self, key: tuple[str, str], item: Value, *, set_apart: bool) -> list[Evidence]:
@@ -195,8 +199,10 @@ class _Objects:
                 continue
             usual = key[1].startswith("kube-proxy") and name in _USUAL_KEYS
             if usual or KIND in text.data or GROUP in text.data:
-                at = self._place("configmap", "ConfigMap", item, part=name)
-                found += read_text(text.data, at, *_lines(text), one_line=_is_one_line(text), expected=usual)
+                where = self._place("configmap", "ConfigMap", item, part=name)
+                found += read_text(
+                    text.data, where, *_lines(text), one_line=_is_one_line(text), expected=usual, first_counts=True
+                )
         return set_aside(found, "no pod that is known here uses it for a kube-proxy") if set_apart else found
 
     def _place(self, kind: PlaceKind, what: str, item: Value, *, part: str = "", node: str = "") -> Place:
@@ -205,6 +211,15 @@ class _Objects:
             part = " ".join(filter(None, [what, name, part]))
             return Place("file", self._source.file, part, item.line, node or self._source.node)
         return Place(kind, name, part, node=node or self._source.node)
+
+
+def missing(namespace: str, name: str) -> str:
+    """The cause where a ConfigMap is not among the objects."""
+    return f"ConfigMap {_shown(namespace, name)}, which --config names, is not here"
+
+
+def _shown(namespace: str, name: str) -> str:
+    return f"{namespace}/{name}" if namespace else name
 
 
 def _key(item: Value) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -22,6 +22,7 @@ GROUP: Final = "kubeproxy.config.k8s.io/"
 API_VERSION: Final = GROUP + "v1alpha1"
 WINDOWS: Final = "a Windows node, whose only mode is kernelspace"
 
+_FIRST: Final = "kube-proxy reads the first document of its file only"
 _LONGEST: Final = 100  # characters of a value that are shown
 _ZERO: Final = ("", "0", "0s", "0m", "0m0s", "0h0m0s", "false")
 _DEFAULT: Final = (("syncPeriod", "30s"), ("minSyncPeriod", "1s"))
@@ -55,14 +56,24 @@ def looks_like_one(document: Value) -> bool:
 
 
 def read_text(
-    text: str, place: Place, first_line: int = 1, *, one_line: bool = False, expected: bool = False
+    text: str,
+    place: Place,
+    first_line: int = 1,
+    *,
+    one_line: bool = False,
+    expected: bool = False,
+    first_counts: bool = False,
 ) -> list[Evidence]:
-    """All KubeProxyConfigurations in a text, and its faults. expected: one is meant to be in it."""
+    """All KubeProxyConfigurations in a text, and its faults. expected: one is meant to be in it. first_counts: where it
+    begins with one, a kube-proxy reads that one only."""
     documents, faults = read_yaml(text, first_line, one_line=one_line)
     found: list[Evidence] = []
-    for document in documents:
+    for number, document in enumerate(documents):
         if is_proxy_config(document) or (expected and looks_like_one(document)):
-            found += read_config(document, place)
+            evidence = read_config(document, place)
+            found += (
+                set_aside(evidence, _FIRST) if first_counts and number and is_proxy_config(documents[0]) else evidence
+            )
     return found + [unreadable(fault, place) for fault in faults]
 
 
@@ -78,7 +89,7 @@ def read_as_kube_proxy(text: str, place: Place, first_line: int = 1, *, one_line
         found.append(Unreadable(place=place, cause=f"it does not begin with a {KIND}", remedy=remedy))
     for document in documents[1:]:
         if is_proxy_config(document):
-            found += set_aside(read_config(document, place), "kube-proxy reads the first document of its file only")
+            found += set_aside(read_config(document, place), _FIRST)
     return found + [unreadable(fault, place) for fault in faults]
 
 
@@ -102,9 +113,10 @@ def at(place: Place, value: Value | None) -> Place:
 
 
 def unreadable(fault: Fault, place: Place) -> Unreadable:
-    return Unreadable(
-        place=msgspec.structs.replace(place, line=fault.line), cause=fault.cause, remedy="correct the syntax"
-    )
+    where = msgspec.structs.replace(place, line=fault.line)
+    if fault.is_read:
+        return Unreadable(place=where, cause=fault.cause, remedy="remove what does not count", effect="passed-over")
+    return Unreadable(place=where, cause=fault.cause, remedy="correct the syntax")
 
 
 def mode_of(value: Value | None) -> Mode:
@@ -115,7 +127,7 @@ def mode_of(value: Value | None) -> Mode:
 def _mode(document: Value, place: Place) -> Iterator[Evidence]:
     mode = document.get("mode")
     if mode is not None and isinstance(mode.data, list | dict):
-        yield Unreadable(place=at(place, mode), cause="mode is no text", remedy="write one of nftables, iptables")
+        yield no_mode(mode, at(place, mode), "mode")
         return
     text = mode_of(mode)
     if text:
@@ -139,17 +151,28 @@ def _mode(document: Value, place: Place) -> Iterator[Evidence]:
     yield ConfiguredMode(place=at(place, mode or document), mode="")
 
 
+def no_mode(value: Value, place: Place, name: str) -> Unreadable:
+    """What stands where a mode is expected, and is a list or a mapping. "{{ .Values.mode }}" is one by chance."""
+    if isinstance(value.data, dict) and "?" in value.data:
+        remedy = "give the file that is made from it"
+        return Unreadable(place=place, cause=f"{name} is a template, and not judged", remedy=remedy)
+    cause = f"{name} is no text"
+    return Unreadable(place=place, cause=cause, remedy="write one of nftables, iptables", effect="refused")
+
+
 def _header(document: Value, place: Place) -> Iterator[Evidence]:
     """What makes kube-proxy refuse the whole document."""
     for name, right in (("kind", KIND), ("apiVersion", API_VERSION)):
         value = document.get(name)
         if value is None and document.whole:
-            cause = f"{name} is missing: kube-proxy does not start with this"
+            cause = f"{name} is missing"
         elif value is not None and value.text() != right:
-            cause = f"{name} is not {right}: kube-proxy does not start with this"
+            cause = f"{name} is not {right}"
         else:
             continue
-        yield Unreadable(place=at(place, value or document), cause=cause, remedy=f"write {name}: {right}")
+        yield Unreadable(
+            place=at(place, value or document), cause=cause, remedy=f"write {name}: {right}", effect="refused"
+        )
 
 
 def _misnamed(document: Value, place: Place) -> Iterator[Evidence]:
@@ -159,7 +182,7 @@ def _misnamed(document: Value, place: Place) -> Iterator[Evidence]:
         meant = _MEANT.get(letters) or next(iter(difflib.get_close_matches(letters, ["mode"], cutoff=0.85)), "")
         if meant and key != meant:
             cause = f"unknown field {field_name(key)}: kube-proxy does not read it"
-            yield Unreadable(place=at(place, value), cause=cause, remedy=f"write it as {meant}")
+            yield Unreadable(place=at(place, value), cause=cause, remedy=f"write it as {meant}", effect="passed-over")
 
 
 def ipvs_options(section: Value | None, place: Place) -> Iterator[IpvsOption]:
@@ -176,15 +199,19 @@ def gates(section: Value | None, place: Place, *, as_text: bool = False) -> Iter
         return
     if not isinstance(section.data, dict):
         yield Unreadable(
-            place=at(place, section), cause="the feature gates are no mapping", remedy="write NAME: true or false"
+            place=at(place, section),
+            cause="the feature gates are no mapping",
+            remedy="write NAME: true or false",
+            effect="refused",
         )
         return
     for name, value in section.data.items():
         if name == GATE and not as_text and not isinstance(value.data, bool):
             yield Unreadable(
                 place=at(place, value),
-                cause=f"{name} is neither true nor false: kube-proxy does not start with this",
+                cause=f"{name} is neither true nor false",
                 remedy="write true or false, without quotes",
+                effect="refused",
             )
         else:
             yield from gate(name, _shown(value), at(place, value))
@@ -196,13 +223,22 @@ def gate(name: str, value: str, place: Place) -> Iterator[Evidence]:
         if value in _TRUE + _FALSE:
             yield FeatureGate(place=place, name=name, value=value in _TRUE)
         else:
-            yield Unreadable(place=place, cause=f"{name} is neither true nor false", remedy="write true or false")
+            cause = f"{name} is neither true nor false"
+            yield Unreadable(place=place, cause=cause, remedy="write true or false", effect="refused")
     elif difflib.get_close_matches(name.lower(), [GATE.lower()], cutoff=0.85):
         yield Unreadable(
             place=place,
-            cause=f"unknown feature gate {field_name(name)}: kube-proxy exits at its start",
+            cause=f"unknown feature gate {field_name(name)}",
             remedy=f"write it as {GATE}",
+            effect="refused",
         )
+
+
+def last_of_each(found: Iterable[Evidence]) -> list[Evidence]:
+    """Of a feature gate that is given more than once, kube-proxy takes the last."""
+    items = list(found)
+    last = {e.name: number for number, e in enumerate(items) if isinstance(e, FeatureGate)}
+    return [e for number, e in enumerate(items) if not isinstance(e, FeatureGate) or last[e.name] == number]
 
 
 def _shown(value: Value) -> str:

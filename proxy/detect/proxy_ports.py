@@ -21,6 +21,7 @@ URLS: Final = ("http://127.0.0.1:10249/proxyMode", "http://[::1]:10249/proxyMode
 
 OURS: Final = "kube-proxy-nft"
 """Our own agent's `Server` header begins so. (kube-proxy sends none.)"""
+OURS_ANSWERS: Final = f"{OURS} answers here"
 
 SECONDS: Final = 2.0
 """For all of one answer."""
@@ -103,7 +104,7 @@ def read_answer(answer: bytes, place: Place) -> Evidence:
     if not matched:
         return _not_it(place, "it does not speak HTTP")
     if any(re.match(rf"server:\s*{OURS}", header, re.IGNORECASE) for header in headers):
-        return _not_it(place, f"{OURS} answers here")
+        return _not_it(place, OURS_ANSWERS)
     if matched[1] != "200":
         return _not_it(place, f"it answers {matched[1]}, as no kube-proxy does")
     mode = body.decode(errors="replace").strip()

@@ -28,6 +28,7 @@ from proxy.detect.evidence import (
     Version,
 )
 from proxy.detect.findings import Finding, Report, Severity
+from proxy.detect.numbers import count
 from proxy.detect.versions import NEWEST, URLS, show
 
 WIDTH: Final = 100
@@ -147,7 +148,9 @@ def _rest(report: Report) -> str:
     elif about_proxies:
         title = "Nothing to worry about. What was found:"
     else:
-        title = "No kube-proxy was found: no configuration, no rules in the kernel, nobody on its port."
+        other = any(e.place.kind == "port" for e in report.evidence)
+        port = "on its port something else answers" if other else "nobody on its port"
+        title = f"No kube-proxy was found: no configuration, no rules in the kernel, {port}."
     return "\n".join(filter(None, [title, *(f"  {plain(describe(item))}" for item in rest)]))
 
 
@@ -158,9 +161,9 @@ def _summary(findings: Sequence[Finding]) -> str:
 
 def _what(evidence: Evidence) -> str:
     match evidence:
-        case ConfiguredMode(mode=mode, note=note, overridden=overridden):
+        case ConfiguredMode(mode=mode, note=note, overridden=overridden, idle=idle):
             text = f"mode {mode}" if mode else "no mode is set"
-            text += "; does not count" if overridden else ""
+            text += "; does not count" if overridden or idle else ""
             return f"{text}: {note}" if note else text
         case IpvsOption(name=name, value=value):
             return f"{name} is {value}"
@@ -171,18 +174,18 @@ def _what(evidence: Evidence) -> str:
         case IpvsTable():
             schedulers = ", ".join(f"{name} {count}" for name, count in sorted(evidence.schedulers.items()))
             return (
-                f"{evidence.services} IPVS virtual servers ({evidence.kube} like kube-proxy's) with"
-                f" {evidence.destinations} destinations; schedulers: {schedulers or 'none'}"
+                f"{count(evidence.services, 'IPVS virtual server')} ({evidence.kube} like kube-proxy's) with"
+                f" {count(evidence.destinations, 'destination')}; schedulers: {schedulers or 'none'}"
             )
         case IpvsInterface(addresses=addresses):
-            return f"it is there, with {addresses} addresses"
+            return f"it is there, with {count(addresses, 'address')}"
         case KubeChains(mode=mode, chains=chains, services=services):
             whose = f"of {mode} mode" if mode else "of kubelet"
-            return f"{chains} KUBE-* chains {whose}, {services} of them for Services"
+            return f"{count(chains, 'KUBE-* chain')} {whose}, {services} of them for Services"
         case KubeSets(sets=sets, entries=entries):
-            return f"{sets} ipsets KUBE-* with {entries} entries"
+            return f"{sets} ipset{'' if sets == 1 else 's'} KUBE-* with {entries} entr{'y' if entries == 1 else 'ies'}"
         case KubeTables(owner=owner, chains=chains):
-            return f"the table of {owner}, {chains} chains"
+            return f"the table of {owner}, {count(chains, 'chain')}"
         case OtherProxy(program=program):
             return f"{program} is here"
         case Kernel(release=release, ipvs=ipvs):

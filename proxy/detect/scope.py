@@ -14,8 +14,10 @@ from proxy.detect.evidence import (
     FeatureGate,
     IpvsInterface,
     IpvsTable,
+    Kernel,
     KubeChains,
     KubeSets,
+    KubeTables,
     ServedMode,
     Sure,
 )
@@ -23,41 +25,75 @@ from proxy.detect.findings import Finding
 from proxy.detect.versions import GATE, Row, Version
 
 _SURE: Final[dict[Sure, int]] = {"certain": 0, "likely": 1, "possible": 2}
+MODES: Final = ("iptables", "ipvs", "nftables")
+"""On Linux."""
+WINDOWS_MODE: Final = "kernelspace"
+OURS: Final = "kube-proxy-nft"
 E = TypeVar("E", bound=Evidence)
 
 
 class Scope(Struct, frozen=True):
-    """What is judged together: the evidence of one node, and what the cluster as a whole says of it."""
+    """What is judged together: the evidence of one node, and what the cluster as a whole says of it. guessed: nothing
+    says the version."""
 
     node: str
     evidence: tuple[Evidence, ...]
     cluster: tuple[Evidence, ...]
     version: Version
+    guessed: bool = False
 
     def of(self, kind: type[E]) -> list[E]:
         return [e for e in self.evidence if isinstance(e, kind)]
 
     def configured(self) -> list[ConfiguredMode]:
-        """The configurations that decide."""
+        """The configurations that decide, where a kube-proxy runs or would be started with them."""
         return [e for e in self.of(ConfiguredMode) if not e.overridden]
 
+    def system(self, configured: ConfiguredMode) -> str:
+        """As ConfiguredMode.os; this node's kernel tells it, too."""
+        return configured.os or ("linux" if self.of(Kernel) else "")
+
+    def fits(self, configured: ConfiguredMode) -> bool:
+        """Whether its operating system has the mode that it names, as far as the two are known."""
+        wanted = "windows" if configured.mode == WINDOWS_MODE else "linux" if configured.mode in MODES else ""
+        return wanted in ("", self.system(configured)) or not self.system(configured)
+
     def gate(self) -> FeatureGate | None:
-        """What decides about IPVS mode, if anything is set: on this node, else in the cluster."""
+        """What decides about IPVS mode, if anything is set: beside the mode in force, on this node, in the cluster."""
+        said = self.in_force()
+        idle = {(e.place.kind, e.place.name) for e in self.of(ConfiguredMode) if e.idle} if said else ()
         gates = [e for e in (*self.evidence, *self.cluster) if isinstance(e, FeatureGate) and e.name == GATE]
-        return gates[0] if gates else None
+        gates = [e for e in gates if (e.place.kind, e.place.name) not in idle]
+        same = [e for e in gates if said and (e.place.kind, e.place.name) == (said.place.kind, said.place.name)]
+        return next(iter(same or gates), None)
 
     def in_force(self) -> ServedMode | ConfiguredMode | None:
         """What says most surely which mode runs here; None: nothing does."""
         configured = [e for e in self.cluster if isinstance(e, ConfiguredMode) and not e.overridden]
-        said: list[ServedMode | ConfiguredMode] = [*self.of(ServedMode), *self.configured(), *configured]
+        here = [e for e in (*self.configured(), *configured) if not e.idle]
+        said: list[ServedMode | ConfiguredMode] = [*self.of(ServedMode), *here]
         return min(said, key=lambda e: (not isinstance(e, ServedMode), _SURE[e.sure]), default=None)
 
     def mode(self) -> str:
-        """The mode in force, an unset one resolved to the version's default; '' when nothing says it."""
+        """The mode in force, an unset one resolved to the version's default; '' when nothing says it, or there is no
+        such mode."""
         said = self.in_force()
         if said is None:
             return ""
-        return said.mode or ("nftables" if self.version >= (1, 40) else "iptables")
+        if isinstance(said, ConfiguredMode) and not self.fits(said):
+            return ""
+        if said.mode:
+            return said.mode if said.mode in (*MODES, WINDOWS_MODE) else ""
+        return "nftables" if self.version >= (1, 40) and not self.is_set_by_its_tool(said) else "iptables"
+
+    def is_set_by_its_tool(self, said: ServedMode | ConfiguredMode) -> bool:
+        """Whether the tool whose file this is names a mode itself."""
+        since = versions.parse(said.sets_from) if isinstance(said, ConfiguredMode) else None
+        return since is not None and self.version >= since
+
+    def has_ours_alone(self) -> bool:
+        """kube-proxy-nft runs here, and nothing says that a kube-proxy does."""
+        return self.in_force() is None and any(e.owner == OURS and e.running for e in self.of(KubeTables))
 
     def ipvs_in_kernel(self) -> list[Evidence]:
         """What only a kube-proxy in IPVS mode leaves."""
@@ -78,10 +114,13 @@ def by_row(
     rows: tuple[Row, ...],
     evidence: Sequence[Evidence],
     mode: str = "",
+    who: str = "",
 ) -> Finding:
-    """A finding whose severity and words are a row of the version table; before the first row it is a notice."""
+    """A finding whose severity and words are a row of the version table; before the first row it is a notice. who: of
+    which kube-proxy it speaks, if not of this node's."""
     later = [f"{versions.show(r.since)}: {r.what}" for r in rows if r.since > scope.version]
     here = f"with Kubernetes {versions.show(scope.version)}, " + (row.what if row else "nothing happens yet")
+    here = ("the cluster's version is not known; " if scope.guessed else "") + (f"{who}: " if who else "") + here
     return Finding(
         check=check,
         severity=row.severity if row else "notice",

@@ -8,7 +8,7 @@ import msgspec
 
 from proxy.detect.command_line import read_command
 from proxy.detect.evidence import ConfiguredMode, Evidence, IpvsOption, Mode, Place, Unreadable
-from proxy.detect.proxy_config import at, gate, ipvs_options, mode_of
+from proxy.detect.proxy_config import at, gate, ipvs_options, last_of_each, mode_of, no_mode
 from proxy.detect.words import Word
 from proxy.detect.yaml_lines import Value
 
@@ -25,7 +25,7 @@ def named_mode(
     if mode:
         return [ConfiguredMode(place=at(where, value), mode=mode.lower() if lower else mode)]
     if value is not None and isinstance(value.data, list | dict):
-        return [Unreadable(place=at(where, value), cause="the mode is no text", remedy="write nftables or iptables")]
+        return [no_mode(value, at(where, value), "the mode")]
     if value is None and not document.lacks(*keys):
         return []  # the fault that hides it is named already
     return [ConfiguredMode(place=at(where, value or _nearest(document, keys)), sure="likely", mode=default, note=note)]
@@ -64,8 +64,12 @@ def with_arguments(words: list[Word], place: Place, *, default: Mode, note: str)
     ]
 
 
-def listed_gates(items: list[Value], place: Place) -> Iterator[Evidence]:
+def listed_gates(items: list[Value], place: Place) -> list[Evidence]:
     """Feature gates as texts: NAME=true."""
+    return last_of_each(_listed_gates(items, place))
+
+
+def _listed_gates(items: list[Value], place: Place) -> Iterator[Evidence]:
     for item in items:
         name, _, value = item.text().partition("=")
         yield from gate(name.strip(), value.strip(), at(place, item))

@@ -36,6 +36,7 @@ class Row(NamedTuple):
 
 _LEAVE: Final = "move this node to nftables mode, or to kube-proxy-nft, which carries IPVS clusters of any size"
 _FIX_MODE: Final = "name the mode in the configuration: nftables, or iptables to stay with what runs today"
+_FIX_MODE_LATE: Final = "name the mode in the configuration: nftables, or iptables to stay with what ran before"
 
 IPVS: Final = (
     Row((1, 35), "deprecated", "kube-proxy warns at its start that IPVS mode is deprecated", _LEAVE),
@@ -69,7 +70,7 @@ UNSET: Final = (
         (1, 40),
         "deprecated",
         "the default is nftables, no longer iptables: a node without a mode changes its data plane with the upgrade",
-        _FIX_MODE,
+        _FIX_MODE_LATE,
     ),
 )
 """No mode is set (on Linux). KEP-5343."""
@@ -79,13 +80,13 @@ GATE_TRUE: Final = (
         (1, 40),
         "deprecated",
         f"{GATE}=true only keeps IPVS mode alive, which nothing here uses",
-        f"take {GATE} out of the feature gates",
+        f"take {GATE} out of the feature gates before 1.43",
     ),
     Row(
         (1, 43),
-        "deprecated",
-        f"IPVS mode is removed: {GATE}=true has nothing left to keep, and may be refused",
-        f"take {GATE} out of the feature gates",
+        "broken",
+        f"kube-proxy exits at its start: the gate {GATE} is locked to false",
+        f"take {GATE} out of the feature gates before this version",
     ),
     Row(
         (1, 46),

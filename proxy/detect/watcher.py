@@ -8,6 +8,7 @@ gone.
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -44,6 +45,7 @@ REASONS: Final = {
     "kernel-without-ipvs": "IPVSMissing",
     "mode-unset": "ProxyModeUnset",
     "mode-unknown": "ProxyModeUnknown",
+    "config-refused": "ProxyConfigRefused",
     "ipvs-leftover": "ProxyLeftovers",
     "iptables-leftover": "ProxyLeftovers",
     "nftables-leftover": "ProxyLeftovers",
@@ -56,7 +58,8 @@ OTHER: Final = "ProxyDeprecation"
 
 
 class Sign(NamedTuple):
-    """What makes a finding the same one as before, whatever the counts and process identifiers in its words."""
+    """The labels of a finding. Together with the name of its place it is the same one as before, whatever the counts and
+    process identifiers in its words."""
 
     kep: str
     mode: str
@@ -93,7 +96,7 @@ class DeprecationWatcher:
         self._rand = rand
         self._begin, self._end = threading.Event(), threading.Event()
         self._rest = rest or self._end.wait
-        self._known: dict[Sign, Finding] = {}
+        self._known: dict[tuple[Sign, str], Finding] = {}
         self._judged_by: versions.Version | None = None
         self._thread = threading.Thread(target=self._run, name="deprecations", daemon=True)
 
@@ -117,16 +120,16 @@ class DeprecationWatcher:
         report = judge(self._gather(), self._version())
         judged_by = versions.parse(report.kubernetes)
         is_upgraded, self._judged_by = judged_by != self._judged_by, judged_by
-        found = {Sign.of(finding): finding for finding in reversed(report.findings)}
-        for sign in self._known.keys() - found.keys():
-            LOG.info("deprecation_gone", **_shown(sign), was=self._known[sign].title)
-        for sign, finding in reversed(found.items()):
-            if sign not in self._known or is_upgraded:
-                self._tell(sign, finding)
+        found = {(Sign.of(finding), _where(finding)): finding for finding in reversed(report.findings)}
+        for key in self._known.keys() - found.keys():
+            LOG.info("deprecation_gone", **_shown(key[0]), was=self._known[key].title)
+        for key, finding in reversed(found.items()):
+            if key not in self._known or is_upgraded:
+                self._tell(*key, finding)
         self._known = found
-        self._show([sign._asdict() for sign in found])
+        self._show([sign._asdict() for sign in dict.fromkeys(sign for sign, _ in found)])
 
-    def _tell(self, sign: Sign, finding: Finding) -> None:
+    def _tell(self, sign: Sign, where: str, finding: Finding) -> None:
         log = LOG.info if finding.severity == "notice" else LOG.warning
         log(
             "deprecation_found",
@@ -139,7 +142,7 @@ class DeprecationWatcher:
         if finding.severity == "notice":
             return
         # After an upgrade of the cluster it is told anew; after a restart of the agent it is not.
-        key = "/".join([*sign, versions.show(self._judged_by) if self._judged_by else ""])
+        key = "/".join([*sign, where, versions.show(self._judged_by) if self._judged_by else ""])
         note = ". ".join(_sentences(finding))
         self._recorder.record(REASONS.get(finding.check, OTHER), note, warning=True, action=START, key=key)
 
@@ -173,6 +176,14 @@ class ServerVersion:
             except Trouble as trouble:
                 LOG.debug("server_version_unknown", cause=trouble.cause)
         return self._version
+
+
+def _where(finding: Finding) -> str:
+    """The place that shows it most surely, without what is another one after a restart."""
+    if not finding.evidence:
+        return ""
+    place = finding.evidence[0].place
+    return re.sub(r"^\d+ ", "", place.name) if place.kind == "process" else place.name
 
 
 def _shown(sign: Sign) -> dict[str, str]:

@@ -74,8 +74,11 @@ class Value(Struct):
 
 
 class Fault(Struct, frozen=True):
+    """is_read: nothing is hidden by it; `cause` says what it means."""
+
     line: int
     cause: str
+    is_read: bool = False
 
 
 def read_yaml(text: str, first_line: int = 1, *, one_line: bool = False) -> tuple[list[Value], list[Fault]]:
@@ -201,8 +204,8 @@ class _Reader:
     def _line(self, line: int) -> int:
         return self._first if self._one_line else self._first + line
 
-    def _fault(self, line: int, cause: str) -> None:
-        self.faults.append(Fault(self._line(line), " ".join(cause.split())))
+    def _fault(self, line: int, cause: str, *, is_read: bool = False) -> None:
+        self.faults.append(Fault(self._line(line), " ".join(cause.split()), is_read))
 
     def _take(self, event: Any) -> None:
         line = event.start_mark.line
@@ -270,7 +273,7 @@ class _Reader:
                 top.merged += value.data if isinstance(value.data, list) else [value]
                 return
             if key in top.value.data:
-                self._fault(line, f"{field_name(key)} is given twice; the last one counts")
+                self._fault(line, f"{field_name(key)} is given twice; the last one counts", is_read=True)
             top.value.data[key] = value
 
 
