@@ -219,7 +219,9 @@ class Agent:
 
     def _start(self, started: float, options: Options) -> None:
         wanted = self.state.everything()
-        outcome = self.tables.start(self._wanted(options, wanted), may_adopt=self._refusals <= 1)
+        outcome = self.tables.start(
+            self._wanted(options, wanted), may_adopt=self._refusals <= 1, settled=not self._refusals
+        )
         self.state.settle_all()
         differences = {f"{family}_differences": count for family, count in outcome.differences.items()}
         self._log("programmed", started, len(wanted), outcome, **differences)
@@ -320,7 +322,10 @@ def explain(error: TransactionError) -> UserError:
     """Why the kernel does not take our rules, and what to do."""
     if error.is_not_permitted:
         return NoPermission(
-            "nftables", "no permission to program it", "run as root, or with the capability CAP_NET_ADMIN"
+            "nftables",
+            "no permission to program it",
+            "run as root, or with the capability CAP_NET_ADMIN; if it is so, another program owns the table:"
+            " `nft list tables` shows it",
         )
     whole = {failure.errno: failure.detail for failure in error.failures if not failure.operation}
     if errno.EMSGSIZE in whole:  # without CAP_NET_ADMIN this comes before the kernel looks for the permission

@@ -184,7 +184,7 @@ def _write_config(config: Config, path: str) -> None:
     try:
         Path(path).write_text(config_report.show(config), encoding="utf-8")
     except OSError as error:
-        raise UserError(path, f"cannot be written: {error.strerror}", "give another --write-config-to") from None
+        raise UsageError(path, f"cannot be written: {error.strerror}", "give another --write-config-to") from None
     LOG.info("config_written", file=path)
 
 

@@ -53,7 +53,11 @@ def _has_descriptor(stream: TextIO) -> bool:
 def configure(level: str = "info", json: bool | None = None) -> None:
     """Send events to standard error. `json` None: JSON unless standard error is a terminal."""
     as_json = not (sys.stderr and sys.stderr.isatty()) if json is None else json
-    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=bool(sys.stderr and sys.stderr.isatty()))
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if as_json
+        else structlog.dev.ConsoleRenderer(colors=bool(sys.stderr and sys.stderr.isatty()))
+    )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -52,7 +52,9 @@ class NodeLog:
                 LOG.warning("configuration_doubtful", field=concern.field, cause=concern.cause, remedy=concern.remedy)
 
     def _gone(self, was_there: bool) -> None:
-        then = f"/healthz answers 503; hints for a zone do not count; {self._without_ip()}"
+        then = "/healthz answers 503; hints for a zone do not count"
+        if self._is_primary():
+            then += "; there are no NodePorts"
         if was_there:
             LOG.warning("node_deleted", node=self._name, then=then, remedy="none needed, if this node is to go")
         elif self._is_news("not found"):
@@ -76,9 +78,12 @@ class NodeLog:
 
     def _without_ip(self) -> str:
         """What becomes of NodePorts when the Node tells no IP."""
-        if self._config.node_port_addresses.primary and not self._bound:
-            return "NodePorts answer on all addresses of the node"
-        return "NodePorts answer where the configuration says"
+        return f"NodePorts answer {'on all addresses of the node' if self._is_primary() else 'where the configuration says'}"
+
+    def _is_primary(self) -> bool:
+        """Whether NodePorts are where the Node says."""
+        chosen = self._config.node_port_addresses
+        return chosen.primary and not chosen.cidrs and not self._bound
 
     def _is_news(self, what: str | Concern) -> bool:
         news = what not in self._told

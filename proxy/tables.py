@@ -77,10 +77,16 @@ class Tables:
         """What the kernel holds is not what we thought."""
         self.programmed = {}
 
-    def start(self, wanted: Wanted, *, may_adopt: bool) -> Outcome:
-        """Everything, in one transaction: what is missing in the tables that are there, or tables in their place."""
+    def start(self, wanted: Wanted, *, may_adopt: bool, settled: bool = True) -> Outcome:
+        """Everything, in one transaction: what is missing in the tables that are there, or tables in their place.
+
+        settled: a table that has just grown may show less than it has. What is added again then does no harm, mostly;
+        after a transaction that was refused, look more closely.
+        """
         ports = _by_family(wanted.ports)
-        made = {family: self._bring_about(family, wanted, ports[family], may_adopt) for family in self.families}
+        made = {
+            family: self._bring_about(family, wanted, ports[family], may_adopt, settled) for family in self.families
+        }
         self.is_taking_over = any(one.differences is not None for one in made.values())
         operations = [operation for one in made.values() for operation in one.operations]
         size = self.kernel.commit(operations)
@@ -119,9 +125,9 @@ class Tables:
                 operations += found
         return Outcome(len(operations), self.kernel.commit(operations))
 
-    def _bring_about(self, family: Family, wanted: Wanted, ports: Ports, may_adopt: bool) -> Adopted:
+    def _bring_about(self, family: Family, wanted: Wanted, ports: Ports, may_adopt: bool, settled: bool) -> Adopted:
         """All of one family's table: by differences, or in the place of what is there."""
-        taken = self._adopt(family, wanted, ports) if may_adopt else None
+        taken = self._adopt(family, wanted, ports, settled) if may_adopt else None
         if taken:
             return taken
         programmed = Programmed(family)
@@ -130,21 +136,17 @@ class Tables:
         operations = replace(LAYOUTS[family], wanted.options, wanted.service_cidrs)
         return Adopted(programmed, [*operations, *plan.operations], None)
 
-    def _adopt(self, family: Family, wanted: Wanted, ports: Ports) -> Adopted | None:
+    def _adopt(self, family: Family, wanted: Wanted, ports: Ports, settled: bool) -> Adopted | None:
         """Take over the table of an earlier agent, or our own that others have changed; None: it has to be replaced."""
-        # A table that has just grown shows not all of its elements: differences are looked at twice.
-        for settled in (True, False):
-            try:
-                table = self.kernel.dump(LAYOUTS[family].table, settled=settled)
-            except KernelUnreachable as error:
-                if error.errno == errno.EBUSY:  # it changes all the time; of the others the transaction will tell
-                    LOG.warning("table_not_adopted", family=family.nft, cause=str(error), then="replace it")
-                return None
-            if table is None:
-                return None
-            taken = adopt(family, table, wanted.options, wanted.service_cidrs, ports, wanted.addresses[family])
-            if taken is None or not taken.operations:
-                break
+        try:
+            table = self.kernel.dump(LAYOUTS[family].table, settled=settled)
+        except KernelUnreachable as error:
+            if error.errno == errno.EBUSY:  # it changes all the time; of the others the transaction will tell
+                LOG.warning("table_not_adopted", family=family.nft, cause=str(error), then="replace it")
+            return None
+        if table is None:
+            return None
+        taken = adopt(family, table, wanted.options, wanted.service_cidrs, ports, wanted.addresses[family])
         if taken is None:
             cause = "it is not laid out as this release does it"
             LOG.info("table_not_adopted", family=family.nft, cause=cause, then="replace it")

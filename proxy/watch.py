@@ -58,6 +58,9 @@ STREAM_TRIES: Final = 3
 SILENCE: Final = 1800.0
 # A watch that ends sooner, without a line, is no watch: asking again at once would be a loop without a pause.
 SHORTEST: Final = 1.0
+# About so often all is listed again, which commits nothing: a storage that was restored from an older backup, and has
+# caught up with our version since, would else leave objects here that it does not have, for ever.
+LIST_AGAIN: Final = 6 * 3600.0
 ABSENT_RETRY: Final = 600.0
 
 
@@ -121,6 +124,7 @@ class Watcher:
         self._plain_until: dict[str, float] = {}  # server -> when streaming lists may be tried again
         self._told: tuple[str, str] | None = None  # the trouble that was logged last and is not over
         self._absent = False
+        self._list_again_at = 0.0
 
     def run(self) -> None:
         """List, then watch from there, until `stop` is set."""
@@ -216,7 +220,8 @@ class Watcher:
                 self._works(heard=stream.heard)
         if lasted < SHORTEST and not stream.heard:
             raise Trouble(BROKEN, "the server ended the watch at once")
-        if self._clock() - self.heard_at > SILENCE:
+        now = self._clock()
+        if now - self.heard_at > SILENCE or now >= self._list_again_at:
             self._step = Step.LIST
 
     def _digest(self, stream: Stream, piece: bytes, began: float) -> None:
@@ -254,6 +259,7 @@ class Watcher:
         self.relists += bool(self.mode)
         self.mode, self.heard_at = mode, self._clock()
         self._step, self._version, self._is_version_lost = Step.WATCH, listed.version, False
+        self._list_again_at = self.heard_at + LIST_AGAIN * (0.75 + self._rand() / 2)
         self._absent, self._breaks = False, 0
         known, self.left_out = self.left_out, {}
         for bad in listed.bad:

@@ -14,7 +14,7 @@ from proxy.reading import Item
 from proxy.trouble import BROKEN, NO_STREAMING, NONSENSE, Trouble, error_event
 
 # The API server stores objects of 1.5 MiB at most (etcd's limit), so a line like this is no event of a Kubernetes API.
-LINE_LIMIT: Final = 64 << 20
+LINE_LIMIT: Final = 8 << 20
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
 Prepare = Callable[[KubeObject], Item]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from rules.diff import Plan, Programmed, Spare
-from rules.dump import ChainState, SetState, TableState
+from rules.dump import ChainState, SetState, TableState, hooked
 from rules.elements import Scheduler, ServicePort, element_key, index, is_node_port
 from rules.expressions import Expression
 from rules.layout import LOCAL, TICKET, Group, Layout, Network, Options, Ports
@@ -167,15 +167,14 @@ def _chains(
 
 
 def _is_ours(layout: Layout, found: TableState, sets: Mapping[str, Set], chains: Mapping[Chain, object]) -> bool:
-    """Whether the table has just the sets and chains that this release makes."""
-    if found.sets.keys() != sets.keys():
+    """Whether the table has just the sets and chains that this release makes, and is awake."""
+    if found.flags or found.sets.keys() != sets.keys():
         return False
     if any(not found.sets[name].is_like(SetState.of(set_)) for name, set_ in sets.items()):
         return False
     for chain in chains:
         there = found.chains.get(chain.name)
-        hook = (chain.hook.number, chain.hook.priority) if chain.hook else None
-        if there is None or there.hook != hook:
+        if there is None or there.hook != hooked(chain):
             return False
     names = {chain.name for chain in chains}
     return all(_turn_number(layout, name) is not None for name in found.chains.keys() - names)

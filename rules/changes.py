@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from rules.dump import read_elements
 from rules.layout import TABLE_NAME
-from rules.netlink import NEWRULE, NEWSETELEM, NEWTABLE, SUBSYSTEM, Message, attributes, messages
+from rules.netlink import NEWRULE, NEWSETELEM, SUBSYSTEM, Message, attributes, messages
 from rules.objects import Family
 
 DELCHAIN, DELRULE, DELSET, DELSETELEM, NEWGEN = 5, 8, 11, 14, 15
@@ -21,7 +21,6 @@ NFNLGRP_NFTABLES: Final = 7
 
 _TABLE = (TABLE_NAME + "\0").encode()
 _FAMILIES = {int(family): family for family in Family}
-_HARMLESS = frozenset({NEWTABLE})  # it is there already: no more than a comment or a flag
 
 
 class Touched(Struct):
@@ -64,8 +63,6 @@ class Changes:
         return done
 
     def _note(self, kind: int, family: Family, message: Message) -> None:
-        if kind in _HARMLESS:
-            return
         touched = self._open.setdefault(family, Touched(family))
         if kind in (NEWSETELEM, DELSETELEM):
             name = _name(message, 2)

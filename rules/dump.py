@@ -22,8 +22,8 @@ from rules.netlink import (
     message,
     text,
 )
-from rules.objects import Family, Set, Table
-from rules.wire import concatenated_type, data_type, set_flags
+from rules.objects import Chain, Family, Set, Table
+from rules.wire import CHAIN_POLICY_ACCEPT, CHAIN_TYPE, concatenated_type, data_type, set_flags
 
 
 @dataclass(slots=True)
@@ -48,18 +48,29 @@ class SetState:
         return (self.type, self.data_type, self.flags) == (other.type, other.data_type, other.flags)
 
 
+Hooked = tuple[int, int, int, str]
+
+
+def hooked(chain: Chain) -> Hooked | None:
+    """Where a base chain of ours stands, as ChainState.hook."""
+    return (chain.hook.number, chain.hook.priority, CHAIN_POLICY_ACCEPT, CHAIN_TYPE) if chain.hook else None
+
+
 @dataclass(slots=True)
 class ChainState:
-    """hook: (number, priority) of a base chain. rules: the expressions of each, in order."""
+    """hook: of a base chain: (number, priority, policy, type). rules: the expressions of each, in order."""
 
-    hook: tuple[int, int] | None = None
+    hook: Hooked | None = None
     rules: list[tuple[e.Expression, ...]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class TableState:
+    """flags: NFTA_TABLE_FLAGS: ours has none."""
+
     sets: dict[str, SetState] = field(default_factory=dict)
     chains: dict[str, ChainState] = field(default_factory=dict)
+    flags: int = 0
 
 
 def dump_request(kind: int, family: Family, sequence: int, table: str, set_name: str = "") -> bytes:
@@ -73,13 +84,23 @@ def table_request(table: Table, sequence: int) -> bytes:
     return message(GETTABLE, NLM_F_ACK, sequence, table.family, text(1, table.name))
 
 
+def read_table(replies: Iterable[Message], table: str) -> int | None:
+    """The table's flags, from the reply to GETTABLE; None: there was none."""
+    return next((_number(found, 2) for found in _of_table(replies, table)), None)
+
+
 def read_chains(replies: Iterable[Message], table: str) -> Iterator[tuple[str, ChainState]]:
     """From the replies to GETCHAIN. (Old kernels send the chains of all tables.)"""
     for found in _of_table(replies, table):
         hook = None
         if 4 in found:
             parts = dict(attributes(found[4]))
-            hook = (int.from_bytes(parts[1]), int.from_bytes(parts[2], signed=True))
+            hook = (
+                int.from_bytes(parts[1]),
+                int.from_bytes(parts[2], signed=True),
+                _number(found, 5),
+                _name(found.get(7, b"")),
+            )
         yield _name(found[3]), ChainState(hook)
 
 

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from rules import expressions as e
-from rules.dump import ChainState, SetState, TableState
+from rules.dump import ChainState, SetState, TableState, hooked
 from rules.errors import Failure, TransactionError
 from rules.objects import Chain, Family, Set, Table, comment_text
 from rules.transaction import (
@@ -86,8 +86,7 @@ class FakeKernel:
             case AddChain(chain):
                 chains = self._table(chain.table).chains
                 if chain.name not in chains:
-                    hook = (chain.hook.number, chain.hook.priority) if chain.hook else None
-                    self._put(chains, chain.name, ChainState(hook))
+                    self._put(chains, chain.name, ChainState(hooked(chain)))
             case FlushChain(chain):
                 state = self._chain(chain)
                 rules = state.rules

@@ -17,6 +17,7 @@ from rules.dump import (
     read_elements,
     read_rules,
     read_sets,
+    read_table,
     table_request,
 )
 from rules.errors import Failure, KernelUnreachable, TransactionError
@@ -87,13 +88,16 @@ class Kernel:
 
     def has(self, table: Table) -> bool:
         """Whether there is a table of this family and name. Raises KernelUnreachable."""
+        return self._flags(table) is not None
+
+    def _flags(self, table: Table) -> int | None:
+        """A table's flags; None: there is no such table."""
         try:
-            list(self._ask(table_request(table, self._next_sequence())))
+            return read_table(self._ask(table_request(table, self._next_sequence())), table.name)
         except OSError as error:
             if error.errno == errno.ENOENT:
-                return False
+                return None
             raise KernelUnreachable(error.errno or errno.EIO, "cannot read nftables") from error
-        return True
 
     def dump(self, table: Table, *, settled: bool = False) -> TableState | None:
         """All of one table, or None if it is not there. Slow at size (0.5 s for 100,000 elements): for tests, starts and
@@ -104,9 +108,10 @@ class Kernel:
         raise KernelUnreachable(errno.EBUSY, f"table {table.family.nft} {table.name} changed during each of 10 reads")
 
     def _dump(self, table: Table, settled: bool) -> TableState | None:
-        if not self.has(table):
+        flags = self._flags(table)
+        if flags is None:
             return None
-        state = TableState()
+        state = TableState(flags=flags)
         try:
             state.chains.update(read_chains(self._list(GETCHAIN, table.family, table.name), table.name))
             for chain, rule in read_rules(self._list(GETRULE, table.family, table.name), table.name):

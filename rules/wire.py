@@ -56,6 +56,7 @@ MAX_ELEMENTS_BYTES: Final = 65_000
 NFT_SET_INTERVAL, NFT_SET_MAP, NFT_SET_TIMEOUT, NFT_SET_EVAL, NFT_SET_CONCAT = 0x4, 0x8, 0x10, 0x20, 0x80
 NFT_DATA_VERDICT: Final = 0xFFFFFF00
 CHAIN_POLICY_ACCEPT: Final = 1
+CHAIN_TYPE: Final = "nat"
 
 
 @dataclass(slots=True)
@@ -151,7 +152,9 @@ def _chain_bodies(operations: Sequence[AddChain | FlushChain]) -> Iterator[Body]
 def _chain_body(chain: Chain) -> bytes:
     body = text(1, chain.table.name) + text(3, chain.name)
     if hook := chain.hook:
-        body += nested(4, u32(1, hook.number), u32(2, hook.priority)) + u32(5, CHAIN_POLICY_ACCEPT) + text(7, "nat")
+        body += (
+            nested(4, u32(1, hook.number), u32(2, hook.priority)) + u32(5, CHAIN_POLICY_ACCEPT) + text(7, CHAIN_TYPE)
+        )
     if chain.comment:
         body += attribute(12, userdata.comment(userdata.COMMENT, chain.comment))
     return body

@@ -305,6 +305,8 @@ def test_a_node_learns_where_it_is(node: Node, manifests: Path) -> None:
         "add element ip kube-proxy-nft cluster-ips { 192.0.2.1 }",
         "flush set ip kube-proxy-nft services-2; flush map ip kube-proxy-nft endpoints",
         "add set ip kube-proxy-nft theirs { type ipv4_addr; }",
+        "add table ip kube-proxy-nft { flags dormant; }",
+        "add chain ip kube-proxy-nft output { policy drop; }",
     ],
 )
 def test_what_others_do_is_undone_at_once(node: Node, manifests: Path, command: str) -> None:

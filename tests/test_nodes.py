@@ -197,11 +197,11 @@ PRIMARY = NodePortAddresses(primary=True)
         (Settings(bound=packed("fd00::1")), info("InternalIP 192.0.2.1"), {"fd00::1", "192.0.2.1"}),
         (Settings(bound=packed("192.0.2.1")), ABSENT, {"192.0.2.1"}),
         (Settings(bound=packed("192.0.2.1")), None, {"192.0.2.1"}),
-        # Not known yet: nowhere. There is no Node, or it has no address: everywhere, as kube-proxy does.
+        # There is no Node (yet): nowhere. It has no address: everywhere, as kube-proxy does.
         (Settings(), None, set()),
-        (Settings(), ABSENT, EVERYWHERE),
+        (Settings(), ABSENT, set()),
         (Settings(), info("Hostname node0"), EVERYWHERE),
-        (Settings(bound=packed("127.0.0.1")), ABSENT, EVERYWHERE),
+        (Settings(bound=packed("127.0.0.1")), ABSENT, set()),
         (Settings(bound=packed("127.0.0.1")), info("InternalIP fd00::1"), {"fd00::1"}),
         # CIDRs: the Node has no say.
         (
@@ -272,7 +272,7 @@ def test_what_it_says_of_a_node_that_is_not_there() -> None:
             "log_level": "warning",
             "node": "node0",
             "cause": "there is no Node of this name (yet)",
-            "then": "/healthz answers 503; hints for a zone do not count; NodePorts answer on all addresses of the node",
+            "then": "/healthz answers 503; hints for a zone do not count; there are no NodePorts",
             "remedy": "if this node is registered under another name, set hostnameOverride to that",
         }
     ]
