@@ -564,7 +564,7 @@ def test_the_flag_write_config_to(tmp_path: Path) -> None:
     config = load_config(str(written))
     assert str(config.cluster_cidr.v4) == "10.0.0.0/8"
     assert config.nftables.masquerade_all and config.logging.verbosity == 3
-    error = run("--write-config-to", tmp_path / "no" / "where").failure(1)
+    error = run("--write-config-to", tmp_path / "no" / "where").failure(2)
     assert "cannot be written: No such file or directory" in error
 
 
