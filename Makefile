@@ -46,6 +46,7 @@ lint: $(VENV)/.complete
 
 bench: $(VENV)/.complete
 	$(VENV)/bin/python -m bench.load
+	$(VENV)/bin/python -m bench.api
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -45,7 +45,9 @@ class Settings(Struct, frozen=True):
         found: set[bytes] = set()
         if self.node_ports.primary:
             found.update(filter(_usable, node_ips(node, self.bound)))
-            if node and node.exists and not found:  # it has no IP (yet): as kube-proxy then does, so that NodePorts work
+            if (
+                node and node.exists and not found
+            ):  # it has no IP (yet): as kube-proxy then does, so that NodePorts work
                 found.update(filter(_usable, local))
         if self.node_ports.cidrs:
             found.update(packed for packed in filter(_usable, local) if self._is_selected(packed))
