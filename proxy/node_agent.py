@@ -23,6 +23,7 @@ from proxy.forwarder import Forwarder
 from proxy.health_server import HealthServer
 from proxy.healthz import Health
 from proxy.instance import Instance
+from proxy.kernel_check import check
 from proxy.node_addresses import AddressSource
 from proxy.node_events import EventRecorder
 from proxy.node_events import Transport as Sending
@@ -74,6 +75,7 @@ def run(here: Surroundings, *, once: bool) -> None:
     config = here.config
     made = settings(config)
     causes = missing()
+    causes |= check(here.kernel, [family for family in Family if family not in causes])
     report_missing(causes)
     families = [family for family in Family if family not in causes]
     health = Health(SYNC_PERIODS * config.nftables.sync_period, programmed=_has_tables(here.kernel, families))

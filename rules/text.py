@@ -109,8 +109,8 @@ def _range(part: Field, first: bytes, last: bytes) -> str:
     if first == last:
         return part.value_text(first)
     ends = ipaddress.ip_address(first), ipaddress.ip_address(last)
-    [network] = ipaddress.summarize_address_range(*ends)
-    return str(network)
+    networks = list(ipaddress.summarize_address_range(*ends)) if ends[0] <= ends[1] else []  # type: ignore[operator]
+    return str(networks[0]) if len(networks) == 1 else f"{ends[0]}-{ends[1]}"
 
 
 def _chain(chain: Chain, rules: list[Rule]) -> Iterator[str]:

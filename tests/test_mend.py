@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from proxy.agent import MEND_CALM, MEND_PAUSE, MENDS_AT_ONCE, Committed
 from proxy.events import Event, TablesTouched
 from rules.changes import Touched, merge
 from rules.dump import TableState
+from rules.errors import Failure, TransactionError
 from rules.fake import FakeKernel
 from rules.kernel import Kernel
 from rules.kernel_watch import KernelWatch, Lost
@@ -283,3 +285,10 @@ def test_who_was_given_the_udp_flows_sees_them_change_after_a_mend() -> None:
 def _udp_slice(address: str) -> dict[str, Any]:
     slice_ = endpoint_slice("dns", address)
     return slice_ | {"ports": [{"name": "", "port": 53, "protocol": "UDP"}]}
+
+
+def test_a_range_by_hand_that_is_no_network_has_words() -> None:
+    first, last = bytes((192, 0, 2, 1)), bytes((192, 0, 2, 9))
+    key = bytes((10, 96, 0, 1)) + bytes((6, 0, 0, 0)) + bytes((0, 80, 0, 0))
+    failure = Failure(DeleteElement(V4.allowed_sources, key + first, key + last), errno.ENOENT)
+    assert "192.0.2.1-192.0.2.9" in str(TransactionError((failure,)))
