@@ -114,7 +114,7 @@ def _documents(source: str, text: str) -> tuple[list[Any], list[Note]]:
         return documents, loader.repeated
     except yaml.YAMLError as e:
         raise ConfigError(source, f"is not YAML: {' '.join(str(e).split())}", "correct the syntax") from None
-    except ValueError as e:  # a number or a date that looks right and is not, such as 2026-13-45
+    except (ValueError, LookupError, TypeError, AttributeError) as e:  # such as 2026-13-45; and what !!tags raise
         raise ConfigError(source, f"is not YAML: {e}", "put text into quotes") from None
     except RecursionError:
         raise ConfigError(source, "is not a configuration: nested too deeply", "correct the file") from None

@@ -57,6 +57,8 @@ def show(value: object) -> str:
     """The value as a message shows it: short, with its type, which is often the fault."""
     if value is None:
         return "missing"
+    if isinstance(value, dict | list):  # small texts may hold enormous ones
+        return f"{kind_of(value)} of {len(value)}"
     shown = repr(value) if isinstance(value, str) else str(value)
     return f"{shown if len(shown) <= 60 else shown[:60] + '...'} ({kind_of(value)})"
 
@@ -233,7 +235,8 @@ def node_port_addresses(raw: object) -> NodePortAddresses | None:
             if entry != "primary":
                 cidrs |= dict.fromkeys(_KEYWORDS.get(entry) or (_network(entry),))
         except (ValueError, TypeError, AttributeError):
-            raise BadValue(f"must hold CIDRs, primary, localhost or all; {entry!r} is none of these") from None
+            shown = repr(entry[:60]) if isinstance(entry, str) else show(entry)
+            raise BadValue(f"must hold CIDRs, primary, localhost or all; {shown} is none of these") from None
     return NodePortAddresses("primary" in entries, tuple(cidrs)) if entries else None
 
 

@@ -38,7 +38,10 @@ def _number(text: str) -> float:
 
 
 def _list(text: str) -> list[str]:
-    return next(csv.reader([text]), [])
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error as error:
+        raise BadValue(f"must be a list with commas ({error})") from None
 
 
 def _pairs(text: str, need: str) -> list[tuple[str, str]]:
@@ -198,6 +201,7 @@ class _Collect(argparse.Action):
     """Leaves (name, text) in the namespace's `flags`, in the order they are given."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, text: Any, option: str | None = None) -> None:
+        text = text if isinstance(text, str) else "--"  # which argparse takes away, as the end of all options
         namespace.flags = [*(namespace.flags or []), ((option or "").lstrip("-"), text)]
 
 

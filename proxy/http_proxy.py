@@ -51,7 +51,7 @@ def _is_excepted(host: str, port: int, no_proxy: str) -> bool:
         name = entry
         if _address(entry) is None:
             head, colon, number = entry.rpartition(":")
-            if colon and number.isdigit():
+            if colon and number.isascii() and number.isdigit():
                 if int(number) != port:
                     continue
                 name = head

@@ -127,7 +127,7 @@ def _describe(said: bytes, pid: int) -> str:
     try:
         who = json.loads(said)
         own, host, node, pod = int(who["pid"]), *(str(who.get(key, "")) for key in ("host", "node", "pod"))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return f"process {pid}" if pid else "a process of another container"
     text = f"process {pid}" if pid else f"process {own} of another container"
     details = [f"{what} {name}" for what, name in (("pod", pod), ("host", host), ("node", node)) if name]

@@ -22,6 +22,8 @@ from proxy.errors import SourceError
 IN_CLUSTER: Final = "in-cluster configuration"
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
+MAX_VALUES: Final = 100_000
+
 
 class Pem(Struct, frozen=True):
     """Certificates or a key: in a file that may be replaced, or here. Neither: there is none."""
@@ -155,12 +157,18 @@ def _read_file(path: str) -> Access:
     except yaml.MarkedYAMLError as e:  # without the snippet that str() has: it may show a token
         line = f" in line {e.problem_mark.line + 1}" if e.problem_mark else ""
         raise SourceError(path, f"not YAML: {e.problem}{line}", "write a valid kubeconfig") from None
-    except (yaml.YAMLError, ValueError):
-        raise SourceError(path, "not YAML: it has bytes that no text has", "write a valid kubeconfig") from None
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError):  # also of !!tags that do not fit
+        raise SourceError(
+            path, "not YAML: it has bytes or values that no text has", "write a valid kubeconfig"
+        ) from None
+    except RecursionError:
+        raise SourceError(path, "not a kubeconfig: nested too deeply", hint) from None
     if plain is None:
         raise SourceError(path, "the file is empty", "write a valid kubeconfig")
     try:
-        config = msgspec.convert(_without_nulls(plain), _Config)
+        config = msgspec.convert(_without_nulls(plain, [MAX_VALUES]), _Config)
+    except RecursionError:
+        raise SourceError(path, "not a kubeconfig: more values than it can have, or within itself", hint) from None
     except msgspec.ValidationError as e:  # names the field and never its value
         raise SourceError(path, f"not a kubeconfig: {e}", hint) from None
     if not config.current_context:
@@ -231,8 +239,12 @@ def without_password(url: str) -> str:
     return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"
 
 
-def _without_nulls(value: Any) -> Any:
-    """In YAML, a name without a value is null; to kubectl it is as if it were not there."""
+def _without_nulls(value: Any, left: list[int]) -> Any:
+    """In YAML, a name without a value is null; to kubectl it is as if it were not there. left: how many values there may
+    yet be; aliases count as often as they are used."""
+    left[0] -= 1
+    if left[0] < 0:
+        raise RecursionError
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+        return {key: _without_nulls(item, left) for key, item in value.items() if item is not None}
+    return [_without_nulls(item, left) for item in value] if isinstance(value, list) else value

@@ -200,6 +200,10 @@ class BadObject(ValueError):
         super().__init__(f"{kind} {namespace + '/' if namespace else ''}{name or '(no name)'}: {reason}")
 
 
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises of bytes that are no JSON, of another shape, or nested a thousand times."""
+
+
 class _OnlyMeta(Struct):
     metadata: dict[str, Any] = {}
 
@@ -208,10 +212,10 @@ def decode(kind: str, raw: bytes | msgspec.Raw) -> KubeObject:
     """Decode one object of `kind` (one of KINDS) from JSON. Raises BadObject, which names the object if it has a name."""
     try:
         obj: KubeObject = _DECODERS[kind].decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+    except DECODE_ERRORS as e:
         try:
             meta = msgspec.json.decode(raw, type=_OnlyMeta).metadata
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except DECODE_ERRORS:
             meta = {}
         raise BadObject(kind, str(meta.get("namespace", "")), str(meta.get("name", "")), str(e)) from None
     return _with_namespace(kind, obj)

@@ -54,7 +54,7 @@ class TableWatch:
             except Lost:
                 self._inbox.put(TablesTouched((), "messages about changes were lost"))
                 found = _rest(watch)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, LookupError) as error:
                 LOG.error("tables_not_watched", cause=str(error), remedy="please report this")
                 return
             if found is None:

@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from proxy.model import DECODE_ERRORS
+
 BACKOFF_FIRST: Final = 0.2
 BACKOFF_MAX: Final = 30.0
 RETRY_AFTER_MAX: Final = 60.0
@@ -72,7 +74,7 @@ def refusal(status: int, header: str, body: bytes, date: str = "") -> Trouble:
     try:
         said = _status.decode(body)
         text = said.message or said.reason
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         said = _Status()
         text = body[:200].decode("utf-8", "replace")  # a proxy or load balancer in between: HTML, or words
     return _trouble(status, f"HTTP {status}: {' '.join(text.split())[:300]}", said, retry_after(header, date))
@@ -82,7 +84,7 @@ def error_event(obj: bytes | msgspec.Raw) -> Trouble:
     """The Trouble that the object of an ERROR event in a watch means."""
     try:
         said = _status.decode(obj)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+    except DECODE_ERRORS as e:
         return Trouble(NONSENSE, f"an ERROR event has no Status: {e}")
     seconds = min(max(0.0, said.details.retry_after if said.details else 0.0), RETRY_AFTER_MAX)
     return _trouble(said.code, f"{said.code} in the watch: {said.message or said.reason}"[:300], said, seconds)

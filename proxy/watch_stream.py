@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from proxy.events import Delete, Event, Put
-from proxy.model import NODE, SERVICE_CIDR, TYPES, BadObject, KubeObject, decode
+from proxy.model import DECODE_ERRORS, NODE, SERVICE_CIDR, TYPES, BadObject, KubeObject, decode
 from proxy.reading import Item
 from proxy.trouble import BROKEN, NO_STREAMING, NONSENSE, Trouble, error_event
 
@@ -51,7 +51,6 @@ class _Line(Struct):
     object: Raw
 
 
-_DecodeErrors = (msgspec.DecodeError, UnicodeDecodeError)
 _meta = msgspec.json.Decoder(_OnlyMeta)
 _list = msgspec.json.Decoder(_List)
 _line = msgspec.json.Decoder(_Line)
@@ -74,7 +73,7 @@ def read_list(kind: str, body: bytes, prepare: Prepare = as_it_is) -> Listed:
     """Read the answer to a list. One bad item does not spoil the others. Raises Trouble when it is no list at all."""
     try:
         answer = _list.decode(body)
-    except _DecodeErrors as e:
+    except DECODE_ERRORS as e:
         raise Trouble(NONSENSE, f"the answer is no list: {e}") from None
     if answer.metadata.page:
         raise Trouble(NONSENSE, "the answer is only a part of the list, which was not asked for")
@@ -211,14 +210,14 @@ class Stream:
                     return line.type, meta, self._prepare(line.object)
             elif line.type in ("DELETED", "BOOKMARK"):
                 return line.type, meta, None
-        except _DecodeErrors:
+        except DECODE_ERRORS:
             pass
         return self._decode_slowly(text)
 
     def _decode_slowly(self, text: bytes) -> tuple[str, Any, Item | BadObject | None]:
         try:
             line = _line.decode(text)
-        except _DecodeErrors as e:
+        except DECODE_ERRORS as e:
             raise Trouble(NONSENSE, f"a line of the watch is no event: {e}") from None
         if line.type == "ERROR":
             trouble = error_event(line.object)
@@ -229,7 +228,7 @@ class Stream:
             raise Trouble(NONSENSE, f"the watch has an event of unknown type {line.type[:40]!r}")
         try:
             meta = _meta.decode(line.object).metadata
-        except _DecodeErrors:
+        except DECODE_ERRORS:
             meta = _Meta()  # decode() below says what is wrong
         if line.type in ("DELETED", "BOOKMARK"):
             return line.type, meta, None

@@ -92,6 +92,8 @@ def adopt(
             work.elements(set_, found.sets[name].elements)
     for name in work.wanted.keys() - sets.keys():
         work.added += work.wanted[name].values()
+    if any(len(element.key) != element.set.key_size for element in work.deleted):
+        return None  # no kernel says so
     return Adopted(programmed, work.operations(), work.differences())
 
 

@@ -58,7 +58,11 @@ class Changes:
                         touched.who = who
                     done += self._open.values()
                     self._open = {}
-            elif message.body[0] in _FAMILIES and bytes(message.body[8 : 8 + len(_TABLE)]) == _TABLE:
+            elif (
+                len(message.body) > 8
+                and message.body[0] in _FAMILIES
+                and bytes(message.body[8 : 8 + len(_TABLE)]) == _TABLE
+            ):
                 self._note(kind, _FAMILIES[message.body[0]], message)
         return done
 

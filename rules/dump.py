@@ -160,7 +160,7 @@ _NOTHING: Final = (b"", "")
 
 def _element(element: memoryview) -> tuple[bytes, tuple[bytes, str]]:
     parts = dict(attributes(element))
-    key = bytes(dict(attributes(parts[1]))[1])
+    key = bytes(dict(attributes(parts[1]))[1]) if 1 in parts else b""  # a catch-all, which no set of ours has
     data = _data(parts[2]) if 2 in parts else b""
     if 10 in parts:
         data = bytes(dict(attributes(parts[10]))[1])

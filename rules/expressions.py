@@ -366,7 +366,7 @@ def decode(data: bytes | memoryview) -> Expression:
                 if number in values
             }
         )
-    except (TypeError, ValueError, KeyError, struct.error):
+    except (TypeError, ValueError, LookupError, struct.error):
         return Unknown(name, body)
 
 

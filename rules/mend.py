@@ -32,7 +32,7 @@ def mend(
     added: list[Operation] = []
     sets = {set_.name: set_ for set_ in programmed.sets()}
     for (name, key), there in touched.elements.items():
-        if name not in sets:
+        if name not in sets or len(key) != sets[name].key_size:
             return None
         if sets[name].dynamic:
             continue

@@ -310,7 +310,7 @@ featureGates: {SomeGate: false}
         ("metricsBindAddress: 'fe80::1%eth0'", "metricsBindAddress", "must be an IP address and a port"),
         ("nodePortAddresses: 10.0.0.0/8", "nodePortAddresses", "must be a list"),
         ("nodePortAddresses: [10.0.0.1]", "nodePortAddresses", "'10.0.0.1' is none of these"),
-        ("nodePortAddresses: [7]", "nodePortAddresses", "7 is none of these"),
+        ("nodePortAddresses: [7]", "nodePortAddresses", "7 (a number) is none of these"),
         ("nodePortAddresses: [[primary]]", "nodePortAddresses", "is none of these"),
         ("conntrack: {maxPerCore: -1}", "conntrack.maxPerCore", "from 0"),
         ("conntrack: {min: 2147483648}", "conntrack.min", "to 2147483647"),

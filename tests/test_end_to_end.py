@@ -306,6 +306,7 @@ def test_a_node_learns_where_it_is(node: Node, manifests: Path) -> None:
         "flush set ip kube-proxy-nft services-2; flush map ip kube-proxy-nft endpoints",
         "add set ip kube-proxy-nft theirs { type ipv4_addr; }",
         "add table ip kube-proxy-nft { flags dormant; }",
+        "add element ip kube-proxy-nft cluster-ips { * }",
         "add chain ip kube-proxy-nft output { policy drop; }",
     ],
 )

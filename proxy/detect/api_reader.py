@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
+from proxy.model import DECODE_ERRORS
 from proxy.trouble import NONSENSE, UNREACHABLE, Trouble, backoff, refusal
 
 PAGE: Final = 500
@@ -104,7 +105,7 @@ class ApiReader:
                 continue
             try:
                 page = _list.decode(body)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except DECODE_ERRORS as error:
                 raise Trouble(NONSENSE, f"the answer is no list of the Kubernetes API: {error}") from None
             yield page.items or []
             has_expired = False
@@ -148,5 +149,5 @@ class _TooOld(Trouble):
 def _next_token(body: bytes) -> str:
     try:
         return _expired.decode(body).metadata.next
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return ""

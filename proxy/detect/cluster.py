@@ -34,6 +34,7 @@ from proxy.detect.evidence import (
     Version,
 )
 from proxy.detect.objects import missing
+from proxy.model import DECODE_ERRORS
 from proxy.trouble import NONSENSE, Trouble
 
 ReadObjects = Callable[[Sequence[Json]], Sequence[Evidence]]
@@ -73,7 +74,7 @@ def server_version(reader: ApiReader) -> str:
     """Such as "v1.36.2". Raises Trouble."""
     try:
         return str(msgspec.json.decode(reader.get("/version"), type=_ServerVersion).git_version)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise Trouble(NONSENSE, f"the answer is no version of Kubernetes: {error}") from None
 
 
@@ -245,7 +246,7 @@ class _Look:
     def _decoded(self, raw: msgspec.Raw, kind: type[T], resource: str) -> T | None:
         try:
             return msgspec.json.decode(raw, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except DECODE_ERRORS as error:
             place = Place("api-server", self._reader.server, resource)
             self.found.append(Unreadable(place=place, cause=f"one of them cannot be understood: {error}"))
             return None

@@ -14,6 +14,7 @@ from proxy.detect import k3s
 from proxy.detect.evidence import Evidence, Kernel, Place, Unreadable, Version
 from proxy.detect.words import words
 from proxy.detect.yaml_lines import Value
+from proxy.model import DECODE_ERRORS
 
 _ARGUMENTS: Final = {"k3s": "k3s.io/node-args", "rke2": "rke2.io/node-args"}
 
@@ -46,7 +47,7 @@ def read_arguments(program: str, arguments: str, place: Place) -> list[Evidence]
     """The annotation's value. program: "k3s" or "rke2"."""
     try:
         texts = msgspec.json.decode(arguments, type=list[str])
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return [Unreadable(place=place, cause="the annotation is no list of arguments", remedy="see it on the node")]
     layer, _ = k3s.from_command(words(texts[1:]), place)
 

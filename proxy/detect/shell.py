@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from proxy.detect.evidence import Place
+from proxy.detect.words import LONGEST as LONGEST_VALUE
 from proxy.detect.words import Variables, Word, lines_on
 
 LONGEST: Final = 1 << 17  # characters of a script that are looked at
@@ -194,7 +195,7 @@ def _assign(reader: _Reader, command: list[Word]) -> list[Word]:
         rest.pop(0)
     while rest and (found := _ASSIGNMENT.fullmatch(rest[0].text)):
         name, word = found[1], rest.pop(0)
-        value = None if word.unknown else Word(found[2], word.place)
+        value = None if word.unknown or len(found[2]) > LONGEST_VALUE else Word(found[2], word.place)
         before = reader.variables.get(name)
         if name in reader.assigned and (before is None or value is None or before.text != value.text):
             value = None

@@ -26,6 +26,9 @@ Variables = Mapping[str, Word | None]
 
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([A-Za-z0-9_.-]+)\)")
 
+LONGEST: Final = 1 << 16
+"""A value that is longer is not known: variables that hold each other can double a text again and again."""
+
 
 def words(texts: Iterable[str]) -> list[Word]:
     return [Word(text) for text in texts]
@@ -59,4 +62,5 @@ def expand(word: Word, variables: Variables) -> Word:
             return found[0]
         return known.text
 
-    return Word(_REFERENCE.sub(value, word.text), word.place, unknown)
+    expanded = _REFERENCE.sub(value, word.text)
+    return Word(expanded, word.place, unknown) if len(expanded) <= LONGEST else Word("", word.place, "a long text")

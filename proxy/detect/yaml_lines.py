@@ -20,6 +20,8 @@ NODES: Final = 1_000_000
 # libyaml's parser is twenty times as fast, and gives the same events up to the same line.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NO_TEXT: Final = re.compile(r"[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+RESTARTS: Final = 100
+"""After so many documents with a fault, the rest is left."""
 _DOCUMENT: Final = re.compile(r"---(\s|$)")
 _FIELD: Final = re.compile(r"[A-Za-z][A-Za-z._/+-]{0,62}")
 _NEVER: Final = 1 << 62  # no line: nothing after it is read
@@ -98,7 +100,7 @@ def read_yaml(text: str, first_line: int = 1, *, one_line: bool = False) -> tupl
     if text.lstrip("\ufeff \t\r\n")[:1] in ("{", "["):
         text = text.replace("\t", " ")
     start = 0
-    while True:
+    for _ in range(RESTARTS):
         reader = _Reader(first_line, one_line)
         stopped = reader.read(text[start:] if start else text)
         documents += reader.documents
@@ -110,6 +112,8 @@ def read_yaml(text: str, first_line: int = 1, *, one_line: bool = False) -> tupl
             return documents, faults
         start, lines = following
         first_line += lines
+    faults.append(Fault(first_line, "more faults than are worth to be read on"))
+    return documents, faults
 
 
 def from_object(data: Any, depth: int = DEPTH) -> Value:
@@ -246,6 +250,9 @@ class _Reader:
         known = self._anchors.get(event.anchor)
         if known is None:
             self._fault(line, "an alias of what is not there")
+            known = Value(None, self._line(line))
+        elif any(top.value is known for top in self._open):
+            self._fault(line, "an alias of what it is within")
             known = Value(None, self._line(line))
         self._count += _size(known, NODES)
         self._put(known, None, line)
