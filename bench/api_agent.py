@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from bench.api_objects import NODE
-from rules.netlink import attributes, message, messages
+from rules.netlink import GETGEN, NETLINK_NETFILTER, attributes, message, messages
 
-GETGEN: Final = 16
 PATIENCE: Final = 120.0
-_NETLINK_NETFILTER: Final = 12
 
 
 class Agent:
@@ -61,7 +59,7 @@ class Generations:
     listener does that wants to be told of every element."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER)
         self._socket.bind((0, 0))
 
     def current(self) -> int:

@@ -16,15 +16,21 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rules.netlink import NEWSETELEM, SUBSYSTEM, attributes, messages
+from rules.netlink import (
+    NETLINK_NETFILTER,
+    NEWGEN,
+    NEWSETELEM,
+    NFNLGRP_NFTABLES,
+    SO_RCVBUFFORCE,
+    SUBSYSTEM,
+    attributes,
+    messages,
+)
 
 MARKED: Final = 12  # the first byte of addresses to look for: 12.0.0.0/8
 _TEXT: Final = re.compile(rb'"(%d\.\d+\.\d+\.\d+)"' % MARKED)
-_NEW_GENERATION: Final = SUBSYSTEM << 8 | 15
+_NEW_GENERATION: Final = SUBSYSTEM << 8 | NEWGEN
 _NEW_ELEMENTS: Final = SUBSYSTEM << 8 | NEWSETELEM
-_NFNLGRP_NFTABLES: Final = 7
-_NETLINK_NETFILTER: Final = 12
-_SO_RCVBUFFORCE: Final = 33
 _SO_TIMESTAMPNS: Final = 35
 _ETH_P_IP: Final = 0x0800
 _BUFFER: Final = 256 << 20
@@ -72,9 +78,9 @@ class Listener:
 def main(port: int) -> None:
     """Say all when it has been quiet for a moment, so that saying it disturbs nothing."""
     packets = _packets()
-    commits = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
-    commits.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
-    commits.bind((0, 1 << _NFNLGRP_NFTABLES - 1))
+    commits = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER)
+    commits.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, _BUFFER)
+    commits.bind((0, 1 << NFNLGRP_NFTABLES - 1))
     print("ready", flush=True)
     lines: list[str] = []
     found: list[str] = []
@@ -111,7 +117,7 @@ def main(port: int) -> None:
 def _packets() -> socket.socket:
     """All IPv4 packets that the loopback interface takes in, without their Ethernet headers."""
     made = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
-    made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
+    made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, _BUFFER)
     made.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     made.bind(("lo", _ETH_P_IP))
     return made

@@ -17,7 +17,6 @@ from proxy.conntrack_socket import (
     CT_NEW,
     DESTINATION,
     DESTINATION_PORT,
-    NETLINK_NETFILTER,
     PROTO_NUM,
     SOURCE,
     SOURCE_PORT,
@@ -31,7 +30,7 @@ from proxy.conntrack_socket import (
 )
 from proxy.udp import UdpChange, UdpFlows
 from rules.elements import endpoint, service_key
-from rules.netlink import NLM_F_ACK, NLM_F_CREATE, attribute, nested
+from rules.netlink import NETLINK_NETFILTER, NLM_F_ACK, NLM_F_CREATE, attribute, nested
 from rules.objects import Family
 
 TIMEOUT, STATUS, CONFIRMED = 7, 3, 1 << 3

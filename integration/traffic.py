@@ -15,6 +15,7 @@ from typing import Final
 
 from integration.namespaces import Namespace, in_thread
 from integration.topology import Host
+from rules.netlink import NETLINK_NETFILTER, NEWGEN, NFNLGRP_NFTABLES, SUBSYSTEM
 
 _KINDS: Final = {"TCP": socket.SOCK_STREAM, "UDP": socket.SOCK_DGRAM}
 _IP_BIND_ADDRESS_NO_PORT: Final = 24  # Linux: choose the port in connect(), so that many may share one
@@ -165,14 +166,12 @@ class LongLived:
 class Commits:
     """The kernel's word that nftables rules of a namespace have changed: a new generation was committed."""
 
-    _NETLINK_NETFILTER: Final = 12
-    _NFNLGRP_NFTABLES: Final = 7
-    _NEW_GENERATION: Final = 10 << 8 | 15  # NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN
+    _NEW_GENERATION: Final = SUBSYSTEM << 8 | NEWGEN
 
     def __init__(self, namespace: Namespace) -> None:
         """Listens from now on, until `close`."""
-        self._socket = namespace.socket(socket.AF_NETLINK, socket.SOCK_RAW, self._NETLINK_NETFILTER)
-        self._socket.bind((0, 1 << self._NFNLGRP_NFTABLES - 1))
+        self._socket = namespace.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER)
+        self._socket.bind((0, 1 << NFNLGRP_NFTABLES - 1))
         self.times: list[float] = []
         self._done = threading.Event()
         self._news = threading.Condition()

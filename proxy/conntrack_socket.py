@@ -17,11 +17,14 @@ from msgspec import Struct
 
 from rules.netlink import (
     HEADER_SIZE,
+    NETLINK_CAP_ACK,
+    NETLINK_NETFILTER,
     NLM_F_ACK,
     NLM_F_DUMP,
     NLM_F_REQUEST,
     NLMSG_DONE,
     NLMSG_ERROR,
+    SOL_NETLINK,
     Message,
     attribute,
     attributes,
@@ -31,8 +34,6 @@ from rules.netlink import (
 )
 from rules.objects import PROTOCOLS, Family
 
-NETLINK_NETFILTER: Final = 12
-SOL_NETLINK, NETLINK_CAP_ACK = 270, 10
 SUBSYSTEM: Final = 1  # NFNL_SUBSYS_CTNETLINK
 CT_NEW, CT_GET, CT_DELETE = 0, 1, 2
 TUPLE_ORIG, TUPLE_REPLY, ID, ZONE, FILTER = 1, 2, 12, 18, 25

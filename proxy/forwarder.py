@@ -22,6 +22,7 @@ import structlog
 
 from proxy.forwarder_connection import Connections
 from proxy.forwarder_policy import HOSTS, Picker, led_to, loopback_families
+from proxy.listening import listening
 from proxy.port_holders import holders
 from rules.elements import ServicePort, describe_key, family_of, is_node_port
 from rules.objects import PROTOCOLS, Family
@@ -222,7 +223,7 @@ class _Listeners:
         try:
             if not self._has_room():
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            sock = _listening(listener.family, listener.spot)
+            sock = listening(*listener.spot, BACKLOG)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 if not is_retry:
@@ -323,19 +324,3 @@ def _file_limit() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = MAX_FILES if soft == resource.RLIM_INFINITY else soft - RESERVED_FILES
     return max(0, min(MAX_FILES, allowed))
-
-
-def _listening(family: Family, spot: tuple[str, int]) -> socket.socket:
-    """Raises OSError."""
-    sock = socket.socket(socket.AF_INET if family is Family.IPV4 else socket.AF_INET6, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family is Family.IPV6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind(spot)
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
-    return sock

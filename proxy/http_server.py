@@ -19,6 +19,7 @@ import structlog
 from msgspec import Struct
 
 from proxy.http_message import MAX_REQUEST, Request, Response, parse, render
+from proxy.listening import listening
 from rules.objects import Family
 
 LOG = structlog.get_logger()
@@ -150,7 +151,7 @@ class Listeners:
         self._retries.pop(spot, None)
         address, port = str(ipaddress.ip_address(spot[0])), spot[1]
         try:
-            sock = listening(spot)
+            sock = listen_at(spot)
         except OSError as error:
             if not tries:
                 cause, remedy = explain(error, self.site)
@@ -278,21 +279,9 @@ class _Connection:
         self._socket.close()
 
 
-def listening(spot: Spot) -> socket.socket:
+def listen_at(spot: Spot) -> socket.socket:
     """A socket that listens there and does not block. Raises OSError."""
-    family = Family.of(spot[0])
-    sock = socket.socket(socket.AF_INET if family is Family.IPV4 else socket.AF_INET6, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family is Family.IPV6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind((str(ipaddress.ip_address(spot[0])), spot[1]))
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
-    return sock
+    return listening(str(ipaddress.ip_address(spot[0])), spot[1], BACKLOG)
 
 
 def explain(error: OSError, site: Site) -> tuple[str, str]:

@@ -25,6 +25,7 @@ from rules.netlink import (
     NLM_F_REQUEST,
     NLMSG_DONE,
     NLMSG_ERROR,
+    SO_RCVBUFFORCE,
     Message,
     attributes,
     error_of,
@@ -36,7 +37,6 @@ LOG = structlog.get_logger()
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR = 0x10, 0x100
 IFA_ADDRESS, IFA_LOCAL = 1, 2
-SO_RCVBUFFORCE: Final = 33
 RECEIVE_BUFFER: Final = 1 << 20
 RECEIVE_SIZE: Final = 1 << 16
 DUMP_TRIES: Final = 10

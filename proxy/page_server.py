@@ -11,7 +11,7 @@ from typing import Final
 from proxy.config_values import HostPort
 from proxy.errors import ConfigError
 from proxy.http_message import Request, Response
-from proxy.http_server import HttpServer, Site, Spot, explain, listening, spots
+from proxy.http_server import HttpServer, Site, Spot, explain, listen_at, spots
 from rules.objects import Family
 
 
@@ -53,7 +53,7 @@ class PageServer:
         ready: dict[Spot, socket.socket] = {}
         for spot in sorted(self._spots):
             try:
-                ready[spot] = listening(spot)
+                ready[spot] = listen_at(spot)
             except OSError as error:
                 for sock in ready.values():
                     sock.close()

@@ -7,17 +7,13 @@ carries the port id of the socket that sent the transaction: so ours are known.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from msgspec import Struct, field
 
 from rules.dump import read_elements
 from rules.layout import TABLE_NAME
-from rules.netlink import NEWRULE, NEWSETELEM, SUBSYSTEM, Message, attributes, messages
+from rules.netlink import DELRULE, DELSETELEM, NEWGEN, NEWRULE, NEWSETELEM, SUBSYSTEM, Message, attributes, messages
 from rules.objects import Family
-
-DELCHAIN, DELRULE, DELSET, DELSETELEM, NEWGEN = 5, 8, 11, 14, 15
-NFNLGRP_NFTABLES: Final = 7
 
 _TABLE = (TABLE_NAME + "\0").encode()
 _FAMILIES = {int(family): family for family in Family}

@@ -26,9 +26,15 @@ from rules.netlink import (
     GETRULE,
     GETSET,
     GETSETELEM,
+    NETLINK_CAP_ACK,
+    NETLINK_EXT_ACK,
+    NETLINK_NETFILTER,
     NLM_F_DUMP_INTR,
     NLMSG_DONE,
     NLMSG_ERROR,
+    SO_RCVBUFFORCE,
+    SO_SNDBUFFORCE,
+    SOL_NETLINK,
     Message,
     error_of,
     messages,
@@ -36,9 +42,6 @@ from rules.netlink import (
 from rules.objects import Family, Table
 from rules.transaction import Operation
 
-NETLINK_NETFILTER: Final = 12
-SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
-SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 RECEIVE_BUFFER: Final = 4 << 20  # a refused transaction may bring an error for each of its messages
 RECEIVE_SIZE: Final = 1 << 18
 DUMP_TRIES: Final = 10

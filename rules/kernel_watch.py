@@ -9,11 +9,11 @@ import select
 import socket
 from typing import Final
 
-from rules.changes import NFNLGRP_NFTABLES, Changes, Touched
+from rules.changes import Changes, Touched
 from rules.errors import KernelUnreachable
-from rules.kernel import NETLINK_NETFILTER, RECEIVE_SIZE, SO_RCVBUFFORCE, SOL_NETLINK
+from rules.kernel import RECEIVE_SIZE
+from rules.netlink import NETLINK_ADD_MEMBERSHIP, NETLINK_NETFILTER, NFNLGRP_NFTABLES, SO_RCVBUFFORCE, SOL_NETLINK
 
-NETLINK_ADD_MEMBERSHIP: Final = 1
 RECEIVE_BUFFER: Final = 8 << 20  # a firewall that loads 50,000 rules is no reason to read all of our table
 
 

@@ -1,6 +1,6 @@
 """Netlink's envelope and its attributes. Pure.
 
-linux/netlink.h, linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h.
+linux/netlink.h, linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h, asm-generic/socket.h.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ NLMSG_ERROR, NLMSG_DONE = 2, 3
 BATCH_BEGIN, BATCH_END = 0x10, 0x11
 SUBSYSTEM: Final = 10  # NFNL_SUBSYS_NFTABLES
 NEWTABLE, GETTABLE, DELTABLE = 0, 1, 2
-NEWCHAIN, GETCHAIN = 3, 4
+NEWCHAIN, GETCHAIN, DELCHAIN = 3, 4, 5
 NEWRULE, GETRULE, DELRULE = 6, 7, 8
-NEWSET, GETSET = 9, 10
+NEWSET, GETSET, DELSET = 9, 10, 11
 NEWSETELEM, GETSETELEM, DELSETELEM = 12, 13, 14
+NEWGEN, GETGEN = 15, 16
+NETLINK_NETFILTER: Final = 12
+NFNLGRP_NFTABLES: Final = 7
+SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 1, 10, 11
+SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 NESTED: Final = 0x8000
 
 _HEADER = struct.Struct("=HH")

@@ -21,9 +21,9 @@ from rules import probe as probing
 from rules.dump import SetState
 from rules.errors import Failure, TransactionError
 from rules.fake import FakeKernel
-from rules.kernel import NETLINK_NETFILTER, Kernel
+from rules.kernel import Kernel
 from rules.layout import LAYOUTS, Group, Layout, Options
-from rules.netlink import NLM_F_ACK, attributes, message
+from rules.netlink import NETLINK_NETFILTER, NFNLGRP_NFTABLES, NLM_F_ACK, attributes, message
 from rules.objects import Chain, Family, Hook, Set
 from rules.probe import expressions, is_too_old, kind, probe, sets
 from rules.rehearsal import IMPOSSIBLE, rehearse
@@ -85,7 +85,7 @@ def test_the_fake_has_everything() -> None:
 def test_nobody_notices_that_it_was_tried(namespace: Namespace) -> None:
     def listen() -> socket.socket:
         listener = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER)
-        listener.bind((0, 1 << 6))  # NFNLGRP_NFTABLES is 7
+        listener.bind((0, 1 << NFNLGRP_NFTABLES - 1))
         listener.setblocking(False)
         return listener
 

@@ -13,13 +13,27 @@ from typing import Final
 from rules import expressions as e
 from rules.dump import TableState, read_chains, read_elements, read_rules, read_sets
 from rules.layout import TABLE_NAME
-from rules.netlink import NEWCHAIN, NEWRULE, NEWSET, NEWSETELEM, NEWTABLE, SUBSYSTEM, Message, attributes
+from rules.netlink import (
+    DELCHAIN,
+    DELRULE,
+    DELSET,
+    DELSETELEM,
+    DELTABLE,
+    NETLINK_NETFILTER,
+    NEWCHAIN,
+    NEWGEN,
+    NEWRULE,
+    NEWSET,
+    NEWSETELEM,
+    NEWTABLE,
+    NFNLGRP_NFTABLES,
+    SO_RCVBUFFORCE,
+    SUBSYSTEM,
+    Message,
+    attributes,
+)
 from rules.objects import Family
 
-DELTABLE, DELCHAIN, DELRULE, DELSET, DELSETELEM, NEWGEN = 2, 5, 8, 11, 14, 15
-NETLINK_NETFILTER: Final = 12
-NFNLGRP_NFTABLES: Final = 7
-SO_RCVBUFFORCE: Final = 33
 BUFFER: Final = 256 << 20
 
 

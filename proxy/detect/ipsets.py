@@ -12,9 +12,9 @@ from typing import Final
 
 from proxy.detect.evidence import Evidence, KubeSets, Place
 from proxy.detect.kernel_support import Support, could_be_there
-from proxy.detect.netlink import NETLINK_NETFILTER, Netlink
+from proxy.detect.netlink import Netlink
 from proxy.detect.unreadable import because
-from rules.netlink import attribute, attributes, u32
+from rules.netlink import NETLINK_NETFILTER, attribute, attributes, u32
 
 NAMES: Final = re.compile(
     r"KUBE-(6-)?(CLUSTER-IP|LOOP-BACK|EXTERNAL-IP|LOAD-BALANCER|NODE-PORT|HEALTH-CHECK-NODE-PORT|IPVS-IPS)(-.*)?"

@@ -12,19 +12,20 @@ from collections.abc import Callable, Iterator
 from typing import Final, Self, TypeVar
 
 from rules.netlink import (
+    NETLINK_CAP_ACK,
     NLM_F_ACK,
     NLM_F_DUMP,
     NLM_F_DUMP_INTR,
     NLM_F_REQUEST,
     NLMSG_DONE,
     NLMSG_ERROR,
+    SOL_NETLINK,
     Message,
     error_of,
     messages,
 )
 
-NETLINK_ROUTE, NETLINK_NETFILTER, NETLINK_GENERIC = 0, 12, 16
-SOL_NETLINK, NETLINK_CAP_ACK = 270, 10
+NETLINK_ROUTE, NETLINK_GENERIC = 0, 16
 RECEIVE_SIZE: Final = 1 << 17
 PATIENCE: Final = 5.0
 """Seconds for one answer. The kernel has it at once; this is for a kernel that has none at all."""

@@ -13,9 +13,9 @@ from typing import Final
 from proxy.detect.evidence import Evidence, KubeTables, Place
 from proxy.detect.kernel_support import Support, could_be_there
 from proxy.detect.kube_chains import classify
-from proxy.detect.netlink import NETLINK_NETFILTER, Netlink
+from proxy.detect.netlink import Netlink
 from proxy.detect.unreadable import because
-from rules.netlink import GETCHAIN, GETTABLE, SUBSYSTEM, attributes
+from rules.netlink import GETCHAIN, GETTABLE, NETLINK_NETFILTER, SUBSYSTEM, attributes
 from rules.objects import Family
 
 IPTABLES: Final = ("nat", "filter", "mangle")
