@@ -18,11 +18,12 @@ VENV := .venv
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(VENV)/bin/pip
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-vm lint bench clean system
+.PHONY: help demo test test-vm fuzz lint bench clean system
 
 help:
 	@echo 'make demo   set up, then show the proxy at work in network namespaces'
 	@echo 'make test   set up, then run all tests (PYTEST_ARGS="-k name" for some)'
+	@echo 'make fuzz   broken input for all that reads some, for ten minutes (FUZZ_SECONDS=60 for one)'
 	@echo 'make lint   ruff and mypy'
 	@echo 'make bench  measure'
 	@echo 'make clean  remove what these made'
@@ -38,6 +39,10 @@ test-vm: SYSTEM_PACKAGES += $(VM_PACKAGES)
 test-vm: $(VENV)/.vm
 	$(VENV)/bin/python -m integration.vm -- \
 	    $(VENV)/bin/python -m pytest -p no:cacheprovider -p no:hypothesispytest tests/vm $(PYTEST_ARGS)
+
+FUZZ_SECONDS ?= 600
+fuzz: $(VENV)/.complete
+	$(VENV)/bin/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 lint: $(VENV)/.complete
 	$(VENV)/bin/ruff check

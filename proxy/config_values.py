@@ -65,8 +65,19 @@ def show(value: object) -> str:
 
 def text(raw: object) -> str:
     if isinstance(raw, str):
+        if not raw.isascii() and not _is_unicode(raw):
+            raise BadType("must be UTF-8 text")
         return raw
     raise BadType("must be text" if isinstance(raw, dict | list) else "must be text, so put it in quotes")
+
+
+def _is_unicode(value: str) -> bool:
+    """Not so of what JSON's \\ud800 gives, or a command line that is not UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def boolean(raw: object) -> bool:
@@ -251,7 +262,7 @@ def cidrs(raw: object) -> tuple[Network, ...]:
 def feature_gates(raw: object) -> dict[str, bool]:
     gates = mapping(raw)
     for name, value in gates.items():
-        if not isinstance(name, str) or not isinstance(value, bool):
+        if not isinstance(name, str) or not _is_unicode(name) or not isinstance(value, bool):
             raise BadType(f"must give each feature true or false, without quotes; {name} has {value!r}")
     return gates
 

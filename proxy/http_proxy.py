@@ -52,7 +52,7 @@ def _is_excepted(host: str, port: int, no_proxy: str) -> bool:
         if _address(entry) is None:
             head, colon, number = entry.rpartition(":")
             if colon and number.isascii() and number.isdigit():
-                if int(number) != port:
+                if number.lstrip("0") != str(port):
                     continue
                 name = head
         if not name:

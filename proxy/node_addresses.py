@@ -49,6 +49,8 @@ PAUSE_PER_ADDRESS: Final = 1e-5
 """Seconds between two events, for each address. An event is the whole set; with 50,000 addresses (kube-ipvs0) that are
 added one by one, an event for each would bury the agent."""
 
+_SIZES: Final[dict[int, int]] = {socket.AF_INET: 4, socket.AF_INET6: 16}
+
 Entries = dict[bytes, bytes]
 """What makes an address of an interface different from others -> the address. One address may be on two interfaces."""
 
@@ -128,7 +130,8 @@ def apply(message: Message, entries: Entries) -> None:
     found = dict(attributes(message.body[_IFADDRMSG_SIZE:]))
     # Of a point-to-point link IFA_ADDRESS is the other end's; otherwise IPv6 has nothing else.
     local = found.get(IFA_LOCAL, found.get(IFA_ADDRESS))
-    if local is None:
+    # MCTP and Phonet have addresses, too.
+    if local is None or _SIZES.get(message.body[0]) != len(local):
         return
     address = bytes(local)
     index = bytes(message.body[4:8])

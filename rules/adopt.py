@@ -228,11 +228,11 @@ def _kinds(layout: Layout) -> tuple[Ports, Ports]:
 
 
 def _slots(elements: Elements, key: bytes, first: int) -> Slots:
-    """The endpoints of a service port as they are numbered, up to the first gap."""
-    slots: list[bytes] = []
+    """The endpoints of a service port as they are numbered, up to the first gap; one that is there again is none."""
+    slots: dict[bytes | int, None] = {}
     while there := elements.get(key + index(first + len(slots))):
-        slots.append(there[0])
-    return tuple(slots)
+        slots[there[0] if there[0] not in slots else len(slots)] = None
+    return tuple(slot if isinstance(slot, bytes) else None for slot in slots)
 
 
 def _sticky_slots(elements: Elements) -> dict[tuple[bytes, bool], Slots]:

@@ -156,23 +156,27 @@ _SIZE = struct.Struct("=H")
 _HEAD = struct.Struct("=HHHHHH")
 _MIDDLE = struct.Struct("=HHHH")
 _NOTHING: Final = (b"", "")
+_GOTO: Final = struct.pack(">i", e.Verdict.GOTO)
 
 
 def _element(element: memoryview) -> tuple[bytes, tuple[bytes, str]]:
     parts = dict(attributes(element))
-    key = bytes(dict(attributes(parts[1]))[1]) if 1 in parts else b""  # a catch-all, which no set of ours has
+    # No key: a catch-all, which no set of ours has.
+    key = bytes(dict(attributes(parts[1])).get(1, b"")) if 1 in parts else b""
     data = _data(parts[2]) if 2 in parts else b""
     if 10 in parts:
-        data = bytes(dict(attributes(parts[10]))[1])
+        data = bytes(dict(attributes(parts[10])).get(1, b""))
     comment = userdata.text_of(bytes(parts[6]), userdata.COMMENT) if 6 in parts else ""
     return key, (data, comment)
 
 
 def _data(value: memoryview) -> bytes:
-    """NFTA_SET_ELEM_DATA: a value, or the chain that a verdict names."""
+    """NFTA_SET_ELEM_DATA: a value, or the chain that a verdict goes to; another verdict is told from that."""
     parts = dict(attributes(value))
     if 2 in parts:
-        return bytes(dict(attributes(parts[2])).get(2, b"")).rstrip(b"\0")
+        verdict = dict(attributes(parts[2]))
+        chain = bytes(verdict.get(2, b"")).rstrip(b"\0")
+        return chain if bytes(verdict.get(1, b"")) == _GOTO else bytes(verdict.get(1, b"")) + chain
     return bytes(parts.get(1, b""))
 
 

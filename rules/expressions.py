@@ -322,6 +322,17 @@ KNOWN: Final[dict[str, type[Expression]]] = {
 }
 
 
+_OTHERWISE: Final[dict[str, dict[int, bytes | None]]] = {
+    "lookup": {5: bytes(4)},  # NFTA_LOOKUP_FLAGS: "not in the set"
+    "dynset": {9: bytes(4)},
+    "bitwise": {6: bytes(4)},  # a shift
+    "nat": {7: b"\0\0\0\3"},  # NF_NAT_RANGE_MAP_IPS and _PROTO_SPECIFIED
+    "payload": {5: None},  # it writes
+    "ct": {3: None, 4: None},  # of one direction; it writes
+}
+"""Attributes that we never send, and that make another expression of it when they are not this (None: not there)."""
+
+
 def encode(expression: Expression) -> bytes:
     """NFTA_LIST_ELEM { NFTA_EXPR_NAME, NFTA_EXPR_DATA { ... } }."""
     parts = []
@@ -358,6 +369,8 @@ def decode(data: bytes | memoryview) -> Expression:
     if cls is None:
         return Unknown(name, body)
     values = {number: bytes(value) for number, value in attributes(body)}
+    if any(values.get(number, usual) != usual for number, usual in _OTHERWISE.get(name, {}).items()):
+        return Unknown(name, body)
     try:
         return cls(
             **{

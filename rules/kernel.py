@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -45,6 +45,8 @@ from rules.transaction import Operation
 RECEIVE_BUFFER: Final = 4 << 20  # a refused transaction may bring an error for each of its messages
 RECEIVE_SIZE: Final = 1 << 18
 DUMP_TRIES: Final = 10
+DAMAGED: Final = (ValueError, LookupError, struct.error)
+"""What readers raise of a message that cannot be."""
 
 
 class Kernel:
@@ -84,14 +86,20 @@ class Kernel:
         except OSError as error:
             raise TransactionError((self._send_failure(error, len(batch.data)),)) from error
         # The kernel has done the whole batch when send returns: what it has to say is waiting.
-        failures = self._failures(batch)
+        try:
+            failures = self._failures(batch)
+        except DAMAGED as error:
+            raise TransactionError((Failure(None, errno.EBADMSG, str(error)),)) from error
         if failures:
             raise TransactionError(tuple(failures))
         return len(batch.data)
 
     def has(self, table: Table) -> bool:
         """Whether there is a table of this family and name. Raises KernelUnreachable."""
-        return self._flags(table) is not None
+        try:
+            return self._flags(table) is not None
+        except _Changed:
+            raise KernelUnreachable(errno.EBUSY, "cannot read nftables") from None
 
     def _flags(self, table: Table) -> int | None:
         """A table's flags; None: there is no such table."""
@@ -101,13 +109,19 @@ class Kernel:
             if error.errno == errno.ENOENT:
                 return None
             raise KernelUnreachable(error.errno or errno.EIO, "cannot read nftables") from error
+        except DAMAGED as error:
+            raise KernelUnreachable(errno.EBADMSG, f"cannot understand what nftables says ({error})") from error
 
     def dump(self, table: Table, *, settled: bool = False) -> TableState | None:
         """All of one table, or None if it is not there. Slow at size (0.5 s for 100,000 elements): for tests, starts and
         audits, never the steady state. settled: nothing was added a moment ago; then one read of each set will do."""
         for _ in range(DUMP_TRIES):
-            with contextlib.suppress(_Changed):
+            try:
                 return self._dump(table, settled)
+            except _Changed:
+                continue
+            except DAMAGED as error:
+                raise KernelUnreachable(errno.EBADMSG, f"cannot understand what nftables says ({error})") from error
         raise KernelUnreachable(errno.EBUSY, f"table {table.family.nft} {table.name} changed during each of 10 reads")
 
     def _dump(self, table: Table, settled: bool) -> TableState | None:
@@ -147,9 +161,11 @@ class Kernel:
         """Send a request and give its replies up to the one that ends them. Raises OSError, _Changed."""
         self._socket.send(request)
         changed = finished = False
+        replies: Iterator[Message] = iter(())
         try:
             while not finished:
-                for reply in messages(self._socket.recv(RECEIVE_SIZE)):
+                replies = messages(self._socket.recv(RECEIVE_SIZE))
+                for reply in replies:
                     if reply.sequence != self._sequence:
                         continue
                     changed |= bool(reply.flags & NLM_F_DUMP_INTR)
@@ -164,9 +180,9 @@ class Kernel:
                 raise _Changed
         finally:
             # Who stops early leaves a dump under way, and the socket can do no other meanwhile: read it out.
-            while not finished:
+            # Its end may be in what has been received already.
+            while not (finished or any(reply.kind in (NLMSG_DONE, NLMSG_ERROR) for reply in replies)):
                 replies = messages(self._socket.recv(RECEIVE_SIZE))
-                finished = any(r.kind in (NLMSG_DONE, NLMSG_ERROR) for r in replies)
 
     def _failures(self, batch: wire.Batch) -> list[Failure]:
         """Read everything that the kernel says of the batch."""

@@ -101,6 +101,8 @@ def messages(data: bytes | memoryview) -> Iterator[Message]:
 def error_of(reply: Message) -> tuple[int, int]:
     """Of an NLMSG_ERROR: (errno, 0 for an acknowledgement; offset in the request that it is about, 0 if unknown)."""
     (code,) = struct.unpack_from("=i", reply.body)
+    if not -4095 <= code <= 0:  # MAX_ERRNO
+        raise ValueError(f"{code} is no error")
     ext_ack, capped = 0x200, 0x100
     if not code or not reply.flags & ext_ack:
         return -code, 0

@@ -6,6 +6,7 @@ thousand pods those that run kube-proxy are sent. Pods of one DaemonSet and revi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
@@ -117,10 +118,11 @@ class _Look:
     def daemonsets(self) -> None:
         for raw in self._items("daemonsets", DAEMONSETS):
             workload = (self._decoded(raw, Json, "daemonsets") or {}) | {"kind": "DaemonSet"}  # lists leave that out
-            if self._read_objects([workload]):
-                self._daemonset(workload)
-            elif runs_ours(workload) and not self._node:  # a node that is looked at from inside shows it better
-                self._ours(workload)
+            with self._one_of("daemonsets"):
+                if self._read_objects([workload]):
+                    self._daemonset(workload)
+                elif runs_ours(workload) and not self._node:  # a node that is looked at from inside shows it better
+                    self._ours(workload)
 
     def _daemonset(self, workload: Json) -> None:
         """One that has to do with kube-proxy."""
@@ -197,8 +199,9 @@ class _Look:
         for raw in self._items("pods", STATIC_PODS, query):
             pod = self._decoded(raw, Pod, "pods")
             if pod and pod.runs and pod.is_static:
-                whole: Json = msgspec.json.decode(raw)
-                self.found += [moved(e, pod.spec.node_name) for e in self._read_objects([whole | {"kind": "Pod"}])]
+                with self._one_of("pods"):
+                    whole: Json = msgspec.json.decode(raw)
+                    self.found += [moved(e, pod.spec.node_name) for e in self._read_objects([whole | {"kind": "Pod"}])]
 
     def nodes(self) -> None:
         """All together: what one of k3s' servers says of kube-proxy may hold for all of them."""
@@ -247,9 +250,20 @@ class _Look:
         try:
             return msgspec.json.decode(raw, type=kind)
         except DECODE_ERRORS as error:
-            place = Place("api-server", self._reader.server, resource)
-            self.found.append(Unreadable(place=place, cause=f"one of them cannot be understood: {error}"))
+            self._not_understood(resource, error)
             return None
+
+    @contextlib.contextmanager
+    def _one_of(self, resource: str) -> Iterator[None]:
+        """One that no API server would give does not hide the others."""
+        try:
+            yield
+        except (AttributeError, TypeError, *DECODE_ERRORS) as error:
+            self._not_understood(resource, error)
+
+    def _not_understood(self, resource: str, error: Exception) -> None:
+        place = Place("api-server", self._reader.server, resource)
+        self.found.append(Unreadable(place=place, cause=f"one of them cannot be understood: {error}"))
 
     def _unread(self) -> list[Unreadable]:
         return [e for e in self.found if isinstance(e, Unreadable) and e.place.part == "pods"]

@@ -117,7 +117,7 @@ def parse(text: str) -> Version | None:
 
 def parse_kernel(release: str) -> Version | None:
     """(5, 14) of "5.14.0-427.el9.x86_64"."""
-    match = re.match(r"(\d+)\.(\d+)", release.strip())
+    match = re.match(r"(\d{1,9})\.(\d{1,9})", release.strip())
     return (int(match[1]), int(match[2])) if match else None
 
 
