@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from docs.tables import filled, table
 from proxy.config import Config
 from proxy.config_fields import FIELDS, Field
 from proxy.config_report import fields
@@ -17,37 +18,26 @@ FILE: Final = Path(__file__).with_name("configuration.md")
 
 
 def current(text: str) -> str:
-    """The document with its tables made anew: each stands between <!-- NAME --> and <!-- end -->."""
-    for name, table in _tables().items():
-        before, begin, rest = text.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->")
-        if not end:
-            raise ValueError(f"{FILE.name} has no place for the table {name}")
-        text = before + begin + table + end + after
-    return text
+    """The document with its tables made anew."""
+    return filled(text, _tables())
 
 
 def _tables() -> dict[str, str]:
     flags = [flag for flag in FLAGS.values() if flag.has_effect]
     idle_flags = [flag for flag in FLAGS.values() if not flag.has_effect]
     return {
-        "fields": _table(
+        "fields": table(
             ("field", "default", "effect"),
             ((f"`{name}`", _default(name), _about(field)) for name, field in FIELDS.items() if field.used),
         ),
-        "fields without effect": _table(
+        "fields without effect": table(
             ("field", "default", "why it has none"),
             ((f"`{name}`", _default(name), field.about) for name, field in FIELDS.items() if not field.used),
         ),
-        "flags": _table(("flag", "sets", "beside `--config`"), map(_flag, flags)),
+        "flags": table(("flag", "sets", "beside `--config`"), map(_flag, flags)),
         "flags without effect": ", ".join(f"`--{flag.name}`" for flag in idle_flags) + "\n",
-        "exit codes": _table(("exit code", "meaning"), ((str(code), text) for code, text in EXIT_CODES.items())),
+        "exit codes": table(("exit code", "meaning"), ((str(code), text) for code, text in EXIT_CODES.items())),
     }
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _default(name: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from docs.tables import filled, table
 from proxy.detect import report, versions
 from proxy.detect.watcher import REASONS
 
@@ -22,14 +22,8 @@ _CASES: Final = (
 
 
 def current(text: str) -> str:
-    """The document with its tables made anew: each stands between <!-- NAME --> and <!-- end -->."""
-    for name, table in {"versions": _versions(), "reasons": _reasons()}.items():
-        before, begin, rest = text.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->")
-        if not end:
-            raise ValueError(f"{FILE.name} has no place for the table {name}")
-        text = before + begin + table + end + after
-    return text
+    """The document with its tables made anew."""
+    return filled(text, {"versions": _versions(), "reasons": _reasons()})
 
 
 def _versions() -> str:
@@ -38,19 +32,14 @@ def _versions() -> str:
         for case, kep, table in _CASES
         for row in table
     ]
-    return _table(("what", "source", "from", "severity", "what happens"), rows)
+    return table(("what", "source", "from", "severity", "what happens"), rows)
 
 
 def _reasons() -> str:
     by_reason: dict[str, list[str]] = {}
     for check, reason in REASONS.items():
         by_reason.setdefault(reason, []).append(f"`{check}`")
-    return _table(("reason", "check"), [(f"`{reason}`", ", ".join(checks)) for reason, checks in by_reason.items()])
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return table(("reason", "check"), [(f"`{reason}`", ", ".join(checks)) for reason, checks in by_reason.items()])
 
 
 if __name__ == "__main__":

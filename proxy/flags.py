@@ -180,7 +180,8 @@ FLAGS: Final = {
 }
 """--config, --kubeconfig and --help are our own flags too, and not in here."""
 
-_BARE: Final = {f"--{flag.name}" for flag in FLAGS.values() if flag.kind.metavar.startswith("[=")}
+BARE: Final = frozenset(flag.name for flag in FLAGS.values() if flag.kind.metavar.startswith("[="))
+"""Those that need no value."""
 PORTS: Final = {"healthz-port": "0.0.0.0", "metrics-port": "127.0.0.1"}
 """The deprecated flags for a port, and the address when none is given."""
 
@@ -192,7 +193,7 @@ def normalise(arguments: Sequence[str]) -> list[str]:
         if argument.startswith("--") and argument != "--":
             name, equals, value = argument.partition("=")
             name = name.replace("_", "-")
-            argument = f"{name}=true" if name in _BARE and not equals else f"{name}{equals}{value}"
+            argument = f"{name}=true" if name.removeprefix("--") in BARE and not equals else f"{name}{equals}{value}"
         found.append(argument)
     return found
 

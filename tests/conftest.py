@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import structlog
 
+from integration.apiserver import certificates
+from integration.apiserver.certificates import Authority
 from rules.fake import FakeKernel
 from tests.netns import Namespace
 
@@ -20,6 +22,26 @@ def _quiet() -> None:
     """Logs go nowhere, whatever a test before has configured."""
     structlog.reset_defaults()
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(NOWHERE), cache_logger_on_first_use=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the machine's way to the world is."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    if not certificates.available():
+        pytest.skip("openssl makes the certificates, and is not installed")
+    return Authority(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Authority:
+    return Authority(tmp_path_factory.mktemp("other"), "other-ca")
 
 
 @pytest.fixture

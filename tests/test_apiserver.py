@@ -22,13 +22,6 @@ from proxy.watch import Watcher
 from proxy.watch_stream import as_it_is
 
 
-@pytest.fixture(autouse=True)
-def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
 @pytest.fixture
 def api() -> Iterator[FakeApi]:
     with FakeApi() as server:

@@ -26,13 +26,6 @@ from proxy.trouble import BROKEN, SILENT, UNREACHABLE, Trouble
 from tests.test_apiserver import Following, how, service, shown
 
 
-@pytest.fixture(autouse=True)
-def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
 @pytest.fixture
 def api() -> Iterator[FakeApi]:
     with FakeApi() as server:

@@ -14,24 +14,11 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from integration.apiserver import certificates
 from integration.apiserver.certificates import Authority
 from integration.apiserver.server import FakeApi
 from proxy.apiserver import Connection
 from proxy.connection_errors import words
 from proxy.trouble import UNREACHABLE, Trouble, refusal
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    if not certificates.available():
-        pytest.skip("openssl makes the certificates, and is not installed")
-    return Authority(tmp_path_factory.mktemp("pki"))
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Authority:
-    return Authority(tmp_path_factory.mktemp("other"), "other-ca")
 
 
 def connection(api: FakeApi, tmp_path: Path, user: Any = None, **cluster: Any) -> Connection:

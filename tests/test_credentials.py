@@ -14,7 +14,6 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from integration.apiserver import certificates
 from integration.apiserver.certificates import Authority
 from integration.apiserver.server import FakeApi
 from proxy import kubeconfig as kubeconfigs
@@ -25,13 +24,6 @@ from proxy.events import Put
 from proxy.kubeconfig import read_access
 from proxy.trouble import UNREACHABLE, Trouble
 from tests.test_apiserver import Following, service, shown
-
-
-@pytest.fixture(autouse=True)
-def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
 
 
 @pytest.fixture
@@ -281,18 +273,6 @@ def test_a_plugin_without_the_package_that_runs_it(
 
 
 # -- Certificates ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    if not certificates.available():
-        pytest.skip("openssl makes the certificates, and is not installed")
-    return Authority(tmp_path_factory.mktemp("pki"))
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Authority:
-    return Authority(tmp_path_factory.mktemp("other"), "other-ca")
 
 
 def encoded(file: str) -> str:

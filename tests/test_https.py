@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from integration.apiserver import certificates
 from integration.apiserver.certificates import Authority
 from integration.apiserver.server import FakeApi
 from proxy.apiserver import Connection
@@ -18,13 +17,6 @@ from proxy.events import Put
 from proxy.model import SERVICE
 from proxy.trouble import SILENT, Trouble
 from tests.test_apiserver import Following, alive, service, shown
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    if not certificates.available():
-        pytest.skip("openssl makes the certificates, and is not installed")
-    return Authority(tmp_path_factory.mktemp("pki"))
 
 
 @pytest.fixture

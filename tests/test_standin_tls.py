@@ -15,13 +15,6 @@ from integration.apiserver.faults import Place
 from tests.raw_client import A_MOMENT, PATIENCE, over_tls, service
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> certificates.Authority:
-    if not certificates.available():
-        pytest.skip("openssl makes the certificates, and is not installed")
-    return certificates.Authority(tmp_path_factory.mktemp("ca"))
-
-
 def test_certificates_good_and_bad(authority: certificates.Authority, tmp_path: Path) -> None:
     other = certificates.Authority(tmp_path / "other", "other-ca")
     with FakeApi(tls=authority.server(), ca=authority.ca) as api:

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from proxy import flags
 from proxy.detect.evidence import ConfiguredMode, Evidence, IpvsOption, Place, Sure, Unreadable
 from proxy.detect.proxy_config import WINDOWS, gate, last_of_each
 from proxy.detect.words import Word
@@ -15,11 +16,7 @@ from proxy.detect.words import Word
 ReadConfig = Callable[[str], list[Evidence]]
 """What the file that --config names says; the path is as kube-proxy sees it. Never raises."""
 
-BARE: Final = frozenset({
-    "alsologtostderr", "bind-address-hard-fail", "cleanup", "conntrack-tcp-be-liberal", "help", "init-only",
-    "iptables-localhost-nodeports", "ipvs-strict-arp", "log-json-split-stream", "log-text-split-stream", "logtostderr",
-    "masquerade-all", "profiling", "version",
-})  # fmt: skip
+BARE: Final = flags.BARE | {"alsologtostderr", "help", "logtostderr"}
 """kube-proxy's flags that need no value, and those of older releases."""
 _OURS: Final = ("config", "feature-gates", "proxy-mode")
 _ENDING: Final = ("cleanup", "help", "init-only", "version", "write-config-to")

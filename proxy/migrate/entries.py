@@ -1,0 +1,85 @@
+"""What a dataplane does with each address, protocol and port: one form for kube-proxy's three modes and ours. Pure data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from rules.elements import ServicePort, Sources
+
+ModeName = Literal["iptables", "ipvs", "nftables", "kube-proxy-nft"]
+Refusal = Literal["", "reject", "drop"]
+
+
+class Entry(Struct, frozen=True, gc=False):
+    """One address, protocol and port, or NodePort, and where it leads.
+
+    key: as rules.elements.service_key or node_port_key makes it. (A NodePort that a dataplane has once for each
+    address of the node is one entry.)
+    name: "namespace/name:port" as far as the dataplane tells, else "".
+    endpoints: what connections from pods and from this node get; each packed by rules.elements.endpoint.
+    outside: what connections from elsewhere get: the same, unless a policy makes a difference.
+    refusal, outside_refusal: what happens where those are empty; "" where they are not, or where it is not known.
+    keeps_source: whether connections from elsewhere arrive with their own address; None: not told (as for a clusterIP).
+    affinity: seconds; 0: none.
+    sources: who may use it; None: everybody.
+    scheduler: as IPVS spells it; "random" in the other modes.
+    connections: that the dataplane itself tracks and would lose (IPVS: active and inactive); no part of a comparison.
+    """
+
+    key: bytes
+    name: str = ""
+    endpoints: frozenset[bytes] = frozenset()
+    outside: frozenset[bytes] = frozenset()
+    refusal: Refusal = ""
+    outside_refusal: Refusal = ""
+    keeps_source: bool | None = None
+    affinity: int = 0
+    sources: Sources | None = None
+    scheduler: str = "random"
+    connections: int = 0
+
+
+class Unread(Struct, frozen=True):
+    """Something that was not read: what, why, and what to do about it."""
+
+    what: str
+    cause: str
+    remedy: str = ""
+
+
+class Dataplane(Struct, frozen=True):
+    """The entries that a kernel has of one mode. A node in the middle of a switch has two of them.
+
+    nodeport_addresses: packed; where NodePorts answer; None: at all addresses of the node.
+    masquerade_mark: the bit in the packet mark that asks for masquerading; 0: none was found.
+    source: where it was read: "netlink", "iptables-nft-save", "/proc/net/ip_vs".
+    unread: parts that could not be read; then what is missing in `entries` may be there.
+    """
+
+    mode: ModeName
+    entries: tuple[Entry, ...]
+    nodeport_addresses: tuple[bytes, ...] | None = None
+    masquerade_mark: int = 0
+    source: str = ""
+    unread: tuple[Unread, ...] = ()
+
+
+def of_service_port(port: ServicePort) -> Entry:
+    """What our own tables do with a service port."""
+    inside = frozenset(port.endpoints)
+    outside = frozenset(port.local) if port.local_policy else inside
+    refusal: Refusal = "drop" if port.drop else "reject"
+    return Entry(
+        port.key,
+        port.name,
+        inside,
+        outside,
+        "" if inside else refusal,
+        "" if outside else refusal,
+        port.local_policy if port.external else None,
+        port.timeout,
+        port.sources,
+        port.scheduler.value,
+    )
