@@ -26,6 +26,11 @@ class Claims:
     def holder(self, key: bytes) -> Claim | None:
         return self._holders.get(key)
 
+    def all_of(self, key: bytes) -> tuple[Claim, ...]:
+        """The holder and those that wait, in their order; () if nobody claims it."""
+        holder = self._holders.get(key)
+        return (holder, *self._waiting.get(key, ())) if holder else ()
+
     def claim(self, claim: Claim) -> Claim | None:
         """Enter a claim, in the place of an earlier one of the same Service. Returns the claim that has to wait, if
         this one meets another Service's."""

@@ -59,7 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _demo(arguments[1:])
     options = command_line.parse(arguments)
     logs.configure(options.log_level or "info")
-    commands = {"run": _run, "render": _render, "cleanup": _cleanup, "config": _check, "detect": _detect}
+    commands = {
+        "run": _run,
+        "render": _render,
+        "cleanup": _cleanup,
+        "config": _check,
+        "detect": _detect,
+        "explain": _explain,
+    }
     try:
         return commands[options.command](options) or 0
     except ConfigChanged as end:
@@ -226,6 +233,12 @@ def _detect(options: argparse.Namespace) -> int:
     from proxy.detect import command
 
     return command.run(options)
+
+
+def _explain(options: argparse.Namespace) -> None:
+    from proxy.explain import command
+
+    command.run(options)
 
 
 def _cleanup(_options: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from proxy import config_report, flags, logs
 from proxy.detect import arguments as detect
 from proxy.errors import EXIT_CODES
+from proxy.explain import arguments as explain
 
 _OURS: Final = ("-h", "--help", "--version")
 
@@ -62,6 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     _node(run)
     run.add_argument("--once", action="store_true", help="program everything once, then exit")
+    run.add_argument(
+        "--table-ownership",
+        choices=["auto", "never"],
+        default="auto",
+        help="auto: where the kernel can do it (Linux 6.9), nobody else can change our tables while the agent runs (default); "
+        "never: everybody can, and it is undone",
+    )
     _log_level(run, "info, or what -v says")
     flags.add_arguments(run)
     run.epilog = textwrap.fill(
@@ -94,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     _log_level(check)
 
     _log_level(detect.add_parser(commands, formatter_class=_Help))
+    _log_level(explain.add_parser(commands, formatter_class=_Help))
 
     commands.add_parser("demo", help="see it work in network namespaces on this machine", add_help=False)
     return parser

@@ -139,6 +139,25 @@ class State:
         self._udp |= self._udp_next
         self._udp_next = {}
 
+    def claims_of(self, key: bytes) -> tuple[Claim, ...]:
+        """Who claims this address, protocol and port: the one that has it first."""
+        return self._claims.all_of(key)
+
+    def candidates(self, claim: Claim) -> list[Candidate]:
+        """All endpoints of a service port, in whatever condition they are."""
+        slices = self._slices.get(claim.service.name, {})
+        port = claim.port
+        return gather(slices.values(), family_of(port.key).address_size, port.name, port.protocol)
+
+    def service(self, name: Name) -> ServiceInfo | None:
+        """None: there is none, or none for us."""
+        return self._services.get(name)
+
+    def addresses_here(self) -> set[bytes]:
+        """Of all endpoints that name this node. Looks at everything."""
+        slices = (slice_ for of_service in self._slices.values() for slice_ in of_service.values())
+        return {e.address for slice_ in slices for e in slice_.endpoints if e.node == self.place.node}
+
     def take_health_checks(self) -> dict[Name, HealthCheck | None]:
         """Those that may have changed since the last call; None: there is none (any more)."""
         names, self._health = self._health, set()
