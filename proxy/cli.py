@@ -66,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "config": _check,
         "detect": _detect,
         "explain": _explain,
+        "trace": _trace,
     }
     try:
         return commands[options.command](options) or 0
@@ -233,6 +234,12 @@ def _detect(options: argparse.Namespace) -> int:
     from proxy.detect import command
 
     return command.run(options)
+
+
+def _trace(options: argparse.Namespace) -> None:
+    from proxy.trace import command
+
+    command.run(options)
 
 
 def _explain(options: argparse.Namespace) -> None:

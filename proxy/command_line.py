@@ -12,6 +12,7 @@ from proxy import config_report, flags, logs
 from proxy.detect import arguments as detect
 from proxy.errors import EXIT_CODES
 from proxy.explain import arguments as explain
+from proxy.trace import arguments as trace
 
 _OURS: Final = ("-h", "--help", "--version")
 
@@ -103,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _log_level(detect.add_parser(commands, formatter_class=_Help))
     _log_level(explain.add_parser(commands, formatter_class=_Help))
+    _log_level(trace.add_parser(commands, formatter_class=_Help))
 
     commands.add_parser("demo", help="see it work in network namespaces on this machine", add_help=False)
     return parser

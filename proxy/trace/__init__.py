@@ -1,0 +1,1 @@
+"""Real packets, followed through the kernel's tables: ours and everybody's."""

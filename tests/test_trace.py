@@ -1,0 +1,162 @@
+"""`trace` with real packets: what it shows is what happened, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Final
+
+import pytest
+
+from proxy.addresses import parse_address
+from proxy.errors import UsageError
+from proxy.trace.command import read_target
+from rules.diff import scratch
+from rules.elements import ServicePort, endpoint, service_key
+from rules.layout import LAYOUTS, Options
+from rules.objects import Family
+from rules.tables import create
+from rules.trace import Wanted
+from tests.netns import Namespace
+
+TRACE: Final = (sys.executable, "-m", "proxy.cli", "trace")
+CONNECT: Final = """
+import socket, sys
+server = socket.create_server(("", 8080))
+with socket.socket() as client:
+    client.settimeout(0.3)
+    try:
+        client.connect((sys.argv[1], int(sys.argv[2])))
+    except OSError:
+        pass
+"""
+
+
+@pytest.fixture
+def served(namespace: Namespace) -> Namespace:
+    """10.96.1.1:80 with one endpoint, and a Service without any."""
+    ports = [
+        ServicePort(
+            service_key(parse_address("10.96.1.1"), 6, 80), "default/web:http", (endpoint(b"\x0b\0\0\1", 8080),)
+        ),
+        ServicePort(service_key(parse_address("10.96.1.2"), 6, 80), "default/none:http"),
+    ]
+    namespace.kernel.commit(create(LAYOUTS[Family.IPV4], Options(), ()))
+    namespace.kernel.commit(scratch(Family.IPV4, ports).operations)
+    for words in (
+        "link set lo up",
+        "addr add 10.244.0.2/32 dev lo",
+        "route add local 11.0.0.0/8 dev lo",
+        "route add 10.96.0.0/12 dev lo",
+    ):
+        assert namespace.run("ip", *words.split()).returncode == 0
+    return namespace
+
+
+class Tracing:
+    """A trace that runs; it listens when this is made."""
+
+    def __init__(self, namespace: Namespace, *arguments: str) -> None:
+        path = f"/proc/{os.getpid()}/fd/{namespace.descriptor}"
+        command = ("nsenter", f"--net={path}", *TRACE, *arguments)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr
+        assert "waiting for connections" in self.process.stderr.readline()
+
+    def end(self) -> str:
+        said, errors = self.process.communicate(timeout=30)
+        assert self.process.returncode == 0, errors
+        return said
+
+
+def tables(namespace: Namespace) -> str:
+    return namespace.nft("list", "tables")
+
+
+@pytest.mark.root
+def test_a_connection_that_is_led_to_an_endpoint(served: Namespace) -> None:
+    tracing = Tracing(served, "10.96.1.1:80", "-o", "json")
+    assert "trace" in tables(served)
+    served.run(sys.executable, "-c", CONNECT, "10.96.1.1", "80")
+    one = json.loads(tracing.end())
+    assert (one["target"], one["ledTo"], one["droppedBy"]) == ("10.96.1.1:80/TCP", "11.0.0.1:8080", "")
+    assert one["source"].startswith("10.244.0.2:") and one["goesOut"] == "lo"
+    rules = [(step["chain"], step["rule"]) for step in one["steps"]]
+    assert ("services", "ip daddr @cluster-ips goto cluster-ip") in rules
+    assert ("pick", "ip daddr . meta l4proto . th dport @services-1 goto pick-1") in rules
+    assert rules.index(("output", "jump services")) < rules.index(("cluster-ip", "goto pick"))
+    assert any(chain == "pick-1" and rule.endswith("map @endpoints dnat") for chain, rule in rules)
+    assert "trace" not in tables(served)
+
+
+@pytest.mark.root
+def test_refusals_and_other_tables_show(served: Namespace) -> None:
+    tracing = Tracing(served, "10.96.1.2:80")
+    served.run(sys.executable, "-c", CONNECT, "10.96.1.2", "80")
+    said = tracing.end()
+    assert "reject with tcp reset" in said and "dropped by ip kube-proxy-nft refuse" in said
+    served.nft(
+        "-f",
+        "-",
+        stdin="""table ip wall { chain out {
+type filter hook output priority 0; policy accept;
+ip daddr 11.0.0.1 drop
+}
+}""",
+    )
+    tracing = Tracing(served, "10.96.1.1:80", "--from", "10.244.0.2")
+    served.run(sys.executable, "-c", CONNECT, "10.96.1.1", "80")
+    said = tracing.end()
+    assert "table ip wall" in said and "dropped by ip wall out" in said
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_stays_behind_however_it_ends(served: Namespace, number: signal.Signals) -> None:
+    before = served.nft("list", "ruleset")
+    tracing = Tracing(served, "10.96.1.1:80")
+    assert served.nft("list", "ruleset") != before
+    tracing.process.send_signal(number)
+    tracing.process.communicate(timeout=30)
+    assert tracing.process.returncode == (0 if number != signal.SIGKILL else -number)
+    assert served.nft("list", "ruleset") == before
+
+
+@pytest.mark.root
+def test_only_who_was_asked_for(served: Namespace) -> None:
+    tracing = Tracing(served, "10.96.1.1:80", "--from", "10.9.9.9", "--seconds", "1")
+    served.run(sys.executable, "-c", CONNECT, "10.96.1.1", "80")
+    assert tracing.end() == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "source", "wanted"),
+    [
+        ("10.96.0.10:53/udp", None, Wanted(Family.IPV4, b"\x0a\x60\x00\x0a", 17, 53)),
+        (
+            "[fd00::a]:443",
+            "fd00::1",
+            Wanted(Family.IPV6, b"\xfd" + bytes(14) + b"\x0a", 6, 443, b"\xfd" + bytes(14) + b"\1"),
+        ),
+    ],
+)
+def test_targets(target: str, source: str | None, wanted: Wanted) -> None:
+    assert read_target(target, source) == wanted
+
+
+@pytest.mark.parametrize(
+    ("target", "source"),
+    [
+        ("10.96.0.10", None),
+        ("10.96.0.10:0", None),
+        ("10.96.0.10:99999", None),
+        ("web:80", None),
+        ("10.96.0.10:80", "fd00::1"),
+    ],
+)
+def test_targets_that_are_none(target: str, source: str | None) -> None:
+    with pytest.raises(UsageError):
+        read_target(target, source)
