@@ -84,6 +84,11 @@ class Connection:
             log.warning("api_certificate_not_verified", server=self.server, cause="insecure-skip-tls-verify is set")
 
     @property
+    def files(self) -> list[str]:
+        """Those that are read again while we run."""
+        return self._credentials.files
+
+    @property
     def server(self) -> str:
         """host:port of the one in use, for people."""
         return _host(self._server)

@@ -95,6 +95,11 @@ class Credentials:
         self.access, self.context, self._seen = access, context, seen
         self.version += 1
 
+    @property
+    def files(self) -> list[str]:
+        """All that are read again."""
+        return [file for file in (self._kubeconfig, self.access.token_file, *self.access.files) if file]
+
     def _look(self) -> list[tuple[int, ...]]:
         """Changes when one of the files does."""
         return [_stat(file) for file in (self._kubeconfig, *self.access.files)]

@@ -39,8 +39,8 @@ FULL_TOLD_SECONDS: Final = 60.0
 """Between two warnings of that."""
 MAX_FILES: Final = 1 << 17
 """For listeners and connections, if the process may open so many. A connection takes two."""
-RESERVED_FILES: Final = 256
-"""Left to the rest of the process."""
+RESERVED_FILES: Final = 512
+"""Left to the rest of the process: three HTTP servers may have 128 connections each."""
 
 _TCP: Final = PROTOCOLS["TCP"]
 _REMEDY: Final = "it is tried again every few seconds"
@@ -261,15 +261,18 @@ class _Listeners:
 
     # Who comes.
 
-    def _has_room(self) -> bool:
-        return len(self._listeners) + 2 * len(self._connections) + 2 <= self._max_files
+    def _has_room(self, name: str = "") -> bool:
+        """For one more. A service port that has as much as is left gets no more: so there is always some for others."""
+        left = self._max_files - len(self._listeners) - 2 * len(self._connections)
+        return left >= 2 and 2 * self._connections.of(name) <= left
 
     def _accept(self, listener: _Listener) -> None:
         """Take in those that wait, but not too many at once: others wait, too."""
         assert listener.sock
         for _ in range(ACCEPT_AT_ONCE):
-            if not self._has_room():
-                self._pause(listener, f"{len(self._connections)} connections are open")
+            if not self._has_room(listener.name):
+                own = self._connections.of(listener.name)
+                self._pause(listener, f"it has {own} connections, of {len(self._connections)} in all")
                 return
             try:
                 client, address = listener.sock.accept()

@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import struct
+from collections import Counter
 from typing import Final
 
 import structlog
@@ -48,19 +49,28 @@ class Connections:
         self.epoll = select.epoll()
         self.ends: dict[int, _End] = {}
         self._open: dict[_Connection, None] = {}
+        self._by_name: Counter[str] = Counter()
         loop.add_reader(self.epoll.fileno(), self._turn)
 
     def __len__(self) -> int:
         return len(self._open)
 
+    def of(self, name: str) -> int:
+        """How many were added with this name."""
+        return self._by_name[name]
+
     def add(self, client: socket.socket, address: str, family: Family, picker: Picker, name: str) -> None:
-        """Forward for a client that has just been accepted. address: the client's. name: for the log."""
+        """Forward for a client that has just been accepted. address: the client's. name: what it is for."""
         connection = _Connection(self, client, address, family, picker, name)
         self._open[connection] = None
+        self._by_name[name] += 1
         connection.start()
 
     def forget(self, connection: _Connection) -> None:
-        self._open.pop(connection, None)
+        del self._open[connection]
+        self._by_name[connection.name] -= 1
+        if not self._by_name[connection.name]:
+            del self._by_name[connection.name]
 
     def close(self) -> None:
         """Reset all of them. No more may be added."""
@@ -105,17 +115,17 @@ class _Connection:
         "_is_broken",
         "_is_closed",
         "_is_connected",
-        "_name",
         "_picker",
         "_server",
         "_timer",
         "_trying",
+        "name",
     )
 
     def __init__(
         self, all_: Connections, client: socket.socket, address: str, family: Family, picker: Picker, name: str
     ) -> None:
-        self._all, self._address, self._family, self._picker, self._name = all_, address, family, picker, name
+        self._all, self._address, self._family, self._picker, self.name = all_, address, family, picker, name
         self._client = _End(self, client)
         self._server: _End | None = None
         self._trying = b""
@@ -176,7 +186,7 @@ class _Connection:
         try:
             sock = _socket(self._family)
         except OSError as error:
-            LOG.debug("localhost_connection_lost", service=self._name, cause=error.strerror)
+            LOG.debug("localhost_connection_lost", service=self.name, cause=error.strerror)
             self.close(reset=True)
             return
         self._server = _End(self, sock)
@@ -204,7 +214,7 @@ class _Connection:
         self._failed.append(self._trying)
         LOG.debug(
             "endpoint_not_reached",
-            service=self._name,
+            service=self.name,
             endpoint=f"{_host(self._trying)} port {_port(self._trying)}",
             cause=os.strerror(code),
         )

@@ -10,8 +10,9 @@ from typing import Final
 import structlog
 
 from proxy.health_checks import HealthCheck, HealthChecks, answer
+from proxy.http_connections import Spot
 from proxy.http_message import Request, Response
-from proxy.http_server import HttpServer, Listeners, Site, Spot
+from proxy.http_server import HttpServer, Listeners, Site
 from proxy.services import Name
 from rules.objects import Family
 

@@ -51,6 +51,12 @@ def parse(received: bytes) -> Request | Response | None:
     return Request(line[1].decode(), path, query, accept[1].decode("latin-1").strip() if accept else "")
 
 
+def ends_there(received: bytes) -> bool:
+    """Whether nothing came behind the headers of this request, of which `parse` knows the end."""
+    end = _END.search(received)
+    return end is not None and end.end() == len(received)
+
+
 def render(response: Response, now: float, *, head_only: bool = False) -> bytes:
     """The answer's bytes; `now`: seconds since 1970. head_only: without the body, as to HEAD."""
     lines = [

@@ -1,43 +1,36 @@
-"""Small HTTP servers: one thread listens on any number of addresses, whoever may ask and however slowly.
-
-Everything that a client can make us hold is bounded: the size of a request, the time for a request and its answer, the
-number of connections.
-"""
+"""Small HTTP servers: one thread listens on any number of addresses, whoever may ask and however slowly."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import ipaddress
+import math
 import socket
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import structlog
 from msgspec import Struct
 
-from proxy.http_message import MAX_REQUEST, Request, Response, parse, render
+from proxy.http_connections import Answer, Connections, Spot
 from proxy.listening import listening
 from rules.objects import Family
 
 LOG = structlog.get_logger()
 
-REQUEST_SECONDS: Final = 5.0
-"""How long a client may take for its request and for our answer together."""
-MAX_CONNECTIONS: Final = 256
-"""When more are open, the one that is open longest is dropped: an honest client is done in milliseconds."""
-MAX_EXTRA: Final = 1 << 20
-"""Bytes that are read after the request. A connection that is closed over unread bytes is reset, and its client may
-never see the answer."""
-BACKLOG: Final = 128
+BACKLOG: Final = 1024
+"""How many may wait to be taken in. Who finds no room tries again after a second, or gives up: more is better."""
+RECEIVE_BUFFER: Final = 1 << 14
+"""Of each that waits, or is taken in: requests are small, and what is in the kernel is our memory, too."""
+ACCEPT_AT_ONCE: Final = 128
+"""Then those that are taken in have their turn."""
 ACCEPT_PAUSE: Final = 1.0
+FULL_TOLD_SECONDS: Final = 60.0
+"""Between two warnings that nobody can be taken in."""
 RETRY_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Waits between tries to listen where it was not possible (another program has the port, the address is not there)."""
-
-Spot = tuple[bytes, int]
-"""Where to listen: a packed address and a port."""
 
 _CAUSES: Final = {
     errno.EADDRINUSE: "another program listens on this port",
@@ -59,7 +52,7 @@ class Site(Struct, frozen=True):
     """
 
     name: str
-    answer: Callable[[Request, Spot], Response | None]
+    answer: Answer
     remedies: Mapping[int, str] = {}
     details: Callable[[int], Mapping[str, str]] = lambda _port: {}
 
@@ -79,10 +72,6 @@ class HttpServer:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._running: tuple[asyncio.AbstractEventLoop, threading.Thread, Listeners] | None = None
-
-    @property
-    def is_running(self) -> bool:
-        return self._running is not None
 
     def start(self) -> Listeners:
         """Returns what is to be used in the server's thread only: see `call`."""
@@ -120,9 +109,10 @@ class Listeners:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, site: Site) -> None:
         self.loop, self.site = loop, site
-        self.connections: dict[_Connection, None] = {}
+        self.connections = Connections(loop, site.answer)
         self._sockets: dict[Spot, socket.socket] = {}
         self._retries: dict[Spot, asyncio.TimerHandle] = {}
+        self._full_told = -math.inf
 
     def listen(self, wanted: Collection[Spot], ready: Mapping[Spot, socket.socket] | None = None) -> None:
         """Listen there and nowhere else. `ready`: sockets that listen already, and are ours from now on."""
@@ -136,8 +126,7 @@ class Listeners:
 
     def close(self) -> None:
         self.listen(())
-        for connection in list(self.connections):
-            connection.close()
+        self.connections.close()
 
     def _close(self, spot: Spot) -> None:
         if sock := self._sockets.pop(spot, None):
@@ -172,116 +161,41 @@ class Listeners:
         self.loop.add_reader(sock, self._accept, spot)
 
     def _accept(self, spot: Spot) -> None:
-        """Take in those that wait, but no more than can wait at once."""
+        """Take in those that wait, but not too many at once."""
         sock = self._sockets[spot]
-        for _ in range(BACKLOG):
+        for _ in range(ACCEPT_AT_ONCE):
             try:
-                accepted, _peer = sock.accept()
+                accepted, peer = sock.accept()
             except BlockingIOError:
                 return
             except ConnectionError:
                 continue  # it is gone again
             except OSError as error:
                 # No descriptors or no memory. To be called again at once would not help.
-                event = f"{self.site.name}_not_accepted"
-                LOG.warning(event, port=spot[1], cause=error.strerror, next="wait a second")
+                self._report_full(spot, error)
                 self.loop.remove_reader(sock)
                 self.loop.call_later(ACCEPT_PAUSE, self._accept_again, spot)
                 return
-            if len(self.connections) >= MAX_CONNECTIONS:
-                next(iter(self.connections)).close()
-            self.connections[_Connection(self, accepted, spot)] = None
+            self.connections.add(accepted, peer[0], spot)
+
+    def _report_full(self, spot: Spot, error: OSError) -> None:
+        now = self.loop.time()
+        if now - self._full_told > FULL_TOLD_SECONDS:
+            self._full_told = now
+            cause, remedy = explain(error, self.site)
+            event = f"{self.site.name}_not_accepted"
+            LOG.warning(event, port=spot[1], cause=cause, then="clients wait", remedy=remedy)
 
     def _accept_again(self, spot: Spot) -> None:
         if sock := self._sockets.get(spot):
             self.loop.add_reader(sock, self._accept, spot)
 
 
-class _Connection:
-    """One client: a request, an answer, the end."""
-
-    def __init__(self, listeners: Listeners, sock: socket.socket, spot: Spot) -> None:
-        self._listeners, self._socket, self._spot = listeners, sock, spot
-        self._request = b""
-        self._unsent = memoryview(b"")
-        self._extra = MAX_EXTRA
-        sock.setblocking(False)
-        listeners.loop.add_reader(sock, self._read)
-        self._timer = listeners.loop.call_later(REQUEST_SECONDS, self.close)
-
-    def _read(self) -> None:
-        data = self._receive(MAX_REQUEST + 1)
-        if not data:
-            return
-        self._request += data
-        said = parse(self._request)
-        if said is None:
-            return
-        head_only = isinstance(said, Request) and said.method == "HEAD"
-        if isinstance(said, Request):
-            try:
-                answer = self._listeners.site.answer(said, self._spot)
-            except BaseException:
-                self.close()
-                raise
-            if answer is None:
-                self.close()
-                return
-            said = answer
-        self._unsent = memoryview(render(said, time.time(), head_only=head_only))
-        self._listeners.loop.remove_reader(self._socket)
-        self._write()
-
-    def _write(self) -> None:
-        try:
-            sent = self._socket.send(self._unsent)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self.close()  # the client went
-            return
-        self._unsent = self._unsent[sent:]
-        loop = self._listeners.loop
-        if self._unsent:
-            loop.add_writer(self._socket, self._write)
-            return
-        loop.remove_writer(self._socket)
-        try:
-            self._socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.close()
-            return
-        loop.add_reader(self._socket, self._wait_for_end)
-
-    def _wait_for_end(self) -> None:
-        """Until the client has read it all, and says so by closing."""
-        self._extra -= len(self._receive(1 << 16))
-        if self._extra <= 0:
-            self.close()
-
-    def _receive(self, size: int) -> bytes:
-        """b"": nothing there, or the client went."""
-        try:
-            data = self._socket.recv(size)
-        except BlockingIOError:
-            return b""
-        except OSError:
-            data = b""
-        if not data:
-            self.close()
-        return data
-
-    def close(self) -> None:
-        self._timer.cancel()
-        self._listeners.connections.pop(self, None)
-        self._listeners.loop.remove_reader(self._socket)
-        self._listeners.loop.remove_writer(self._socket)
-        self._socket.close()
-
-
 def listen_at(spot: Spot) -> socket.socket:
     """A socket that listens there and does not block. Raises OSError."""
-    return listening(str(ipaddress.ip_address(spot[0])), spot[1], BACKLOG)
+    sock = listening(str(ipaddress.ip_address(spot[0])), spot[1], BACKLOG)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)  # those that it accepts have it, too
+    return sock
 
 
 def explain(error: OSError, site: Site) -> tuple[str, str]:

@@ -19,13 +19,8 @@ PROC: Final = Path("/proc")
 NAMES: Final = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
 
 
-def supported(proc: Path = PROC) -> frozenset[Family]:
-    """The families that the network namespace of this thread has; at least one. Reads /proc."""
-    return frozenset(Family) - missing(proc).keys()
-
-
 def missing(proc: Path = PROC) -> dict[Family, str]:
-    """The families that it has not, and why."""
+    """The families that the network namespace of this thread has not, and why; never both. Reads /proc."""
     cause = _no_ipv6(proc)
     if cause:
         return {Family.IPV6: cause}
@@ -149,4 +144,4 @@ def _of_node_ports(config: Config, primary: Family, pod_cidrs: Sequence[Network]
 
 
 def _families(networks: Sequence[Network]) -> frozenset[Family]:
-    return frozenset(Family.IPV4 if network.version == 4 else Family.IPV6 for network in networks)
+    return frozenset(Family.of_version(network.version) for network in networks)

@@ -10,8 +10,9 @@ from typing import Final
 
 from proxy.config_values import HostPort
 from proxy.errors import ConfigError
+from proxy.http_connections import Spot
 from proxy.http_message import Request, Response
-from proxy.http_server import HttpServer, Site, Spot, explain, listen_at, spots
+from proxy.http_server import HttpServer, Site, explain, listen_at, spots
 from rules.objects import Family
 
 

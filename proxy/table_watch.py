@@ -1,4 +1,4 @@
-"""The thread that tells the agent what others did to its tables."""
+"""The thread that tells the agent what others did to its tables, and the log who else has chains where ours are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from proxy.events import Inbox, TablesTouched
+from proxy.neighbours import Neighbours
 from rules.changes import Touched
 from rules.errors import KernelUnreachable
 from rules.kernel_watch import KernelWatch, Lost
@@ -26,6 +27,7 @@ class TableWatch:
         self._inbox, self._own = inbox, own
         self._watch: KernelWatch | None = None
         self._thread: threading.Thread | None = None
+        self._neighbours = Neighbours()
 
     def start(self) -> None:
         """Listen from now on; if that cannot be, say so."""
@@ -48,17 +50,20 @@ class TableWatch:
             self._thread = None
 
     def _run(self, watch: KernelWatch) -> None:
+        self._neighbours.look()
         while True:
             try:
                 found = watch.read()
             except Lost:
                 self._inbox.put(TablesTouched((), "messages about changes were lost"))
                 found = _rest(watch)
+                self._neighbours.look()
             except (OSError, ValueError, LookupError) as error:
                 LOG.error("tables_not_watched", cause=str(error), remedy="please report this")
                 return
             if found is None:
                 return
+            self._neighbours.came(watch.take_neighbours())
             if found:
                 self._inbox.put(TablesTouched(tuple(found)))
 

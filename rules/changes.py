@@ -10,9 +10,22 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
 
+from rules import neighbours
 from rules.dump import read_elements
 from rules.layout import TABLE_NAME
-from rules.netlink import DELRULE, DELSETELEM, NEWGEN, NEWRULE, NEWSETELEM, SUBSYSTEM, Message, attributes, messages
+from rules.neighbours import Neighbour
+from rules.netlink import (
+    DELRULE,
+    DELSETELEM,
+    NEWCHAIN,
+    NEWGEN,
+    NEWRULE,
+    NEWSETELEM,
+    SUBSYSTEM,
+    Message,
+    attributes,
+    messages,
+)
 from rules.objects import Family
 
 _TABLE = (TABLE_NAME + "\0").encode()
@@ -34,10 +47,15 @@ class Touched(Struct):
 
 
 class Changes:
-    """Datagrams in, foreign transactions out. own: the port id whose transactions are ours."""
+    """Datagrams in, foreign transactions out. own: the port id whose transactions are ours.
+
+    neighbours: chains that came to stand where ours do; whoever wants them takes them away.
+    """
 
     def __init__(self, own: int) -> None:
         self._own = own
+        self.neighbours: list[Neighbour] = []
+        self._arriving: list[Neighbour] = []
         self._open: dict[Family, Touched] = {}
 
     def feed(self, data: bytes | memoryview) -> list[Touched]:
@@ -48,6 +66,8 @@ class Changes:
                 continue
             kind = message.kind & 0xFF
             if kind == NEWGEN:
+                self.neighbours += self._arriving
+                self._arriving = []
                 if self._open:
                     who = _who(message)
                     for touched in self._open.values():
@@ -60,6 +80,8 @@ class Changes:
                 and bytes(message.body[8 : 8 + len(_TABLE)]) == _TABLE
             ):
                 self._note(kind, _FAMILIES[message.body[0]], message)
+            elif kind == NEWCHAIN and (neighbour := neighbours.read(message)):
+                self._arriving.append(neighbour)
         return done
 
     def _note(self, kind: int, family: Family, message: Message) -> None:

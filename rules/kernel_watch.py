@@ -12,9 +12,10 @@ from typing import Final
 from rules.changes import Changes, Touched
 from rules.errors import KernelUnreachable
 from rules.kernel import RECEIVE_SIZE
+from rules.neighbours import Neighbour
 from rules.netlink import NETLINK_ADD_MEMBERSHIP, NETLINK_NETFILTER, NFNLGRP_NFTABLES, SO_RCVBUFFORCE, SOL_NETLINK
 
-RECEIVE_BUFFER: Final = 8 << 20  # a firewall that loads 50,000 rules is no reason to read all of our table
+RECEIVE_BUFFER: Final = 32 << 20  # a firewall that loads 50,000 rules at once is no reason to read all of our table
 
 
 class Lost(Exception):
@@ -40,7 +41,8 @@ class KernelWatch:
         self._poll.register(self._wake[0], select.POLLIN)
 
     def read(self, timeout: float | None = None) -> list[Touched] | None:
-        """Wait for foreign transactions that concern our tables; [] after `timeout` seconds, None when closed.
+        """Wait for foreign transactions that concern our tables; [] after `timeout` seconds, or when there are new
+        neighbours; None when closed.
 
         Raises Lost, and goes on to listen after that.
         """
@@ -57,8 +59,13 @@ class KernelWatch:
                     raise
                 self._changes = Changes(self._own)  # half a transaction is none
                 raise Lost from None
-            if found:
+            if found or self._changes.neighbours:
                 return found
+
+    def take_neighbours(self) -> list[Neighbour]:
+        """Chains of others that have come to stand where ours do, since the last call."""
+        found, self._changes.neighbours = self._changes.neighbours, []
+        return found
 
     def wake(self) -> None:
         """`read` returns None from now on."""

@@ -43,6 +43,11 @@ class Family(IntEnum):
         """Of a packed address."""
         return cls.IPV4 if len(address) == 4 else cls.IPV6
 
+    @classmethod
+    def of_version(cls, version: int) -> Family:
+        """Of an IP version, 4 or 6, as ipaddress has it."""
+        return cls.IPV4 if version == 4 else cls.IPV6
+
     @property
     def nft(self) -> str:
         """The family's name in nft: 'ip' or 'ip6'."""
@@ -108,11 +113,21 @@ def destination_address(family: Family) -> Field:
     return Field.IP_DADDR if family is Family.IPV4 else Field.IP6_DADDR
 
 
+OWNER: Final = 0x2
+PERSIST: Final = 0x4
+OWNED: Final = OWNER | PERSIST
+"""NFT_TABLE_F_*. The socket that made a table with OWNER is the only one that may change it. When it is closed, a table
+with PERSIST stays, without an owner; else it goes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
+    """flags: NFTA_TABLE_FLAGS that it gets; 0: those that it has, a new one none. No part of its identity."""
+
     family: Family
     name: str
     comment: str = ""
+    flags: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

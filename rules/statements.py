@@ -128,15 +128,11 @@ class AddressMatch:
 
 
 def from_source(network: IPv4Network | IPv6Network, *, negate: bool = False) -> AddressMatch:
-    return AddressMatch(source_address(_family(network)), network, negate)
+    return AddressMatch(source_address(Family.of_version(network.version)), network, negate)
 
 
 def to_destination(network: IPv4Network | IPv6Network) -> AddressMatch:
-    return AddressMatch(destination_address(_family(network)), network)
-
-
-def _family(network: IPv4Network | IPv6Network) -> Family:
-    return Family.IPV4 if network.version == 4 else Family.IPV6
+    return AddressMatch(destination_address(Family.of_version(network.version)), network)
 
 
 @dataclass(frozen=True, slots=True)

@@ -424,7 +424,9 @@ class TestFailures:
         assert not until(here.answers, timeout=0.2)
 
     def test_too_many_connections_wait(self, here: Here, monkeypatch: pytest.MonkeyPatch, logs: list[Any]) -> None:
-        monkeypatch.setattr(forwarder, "_file_limit", lambda: 11)  # a listener and five connections
+        monkeypatch.setattr(
+            forwarder, "_file_limit", lambda: 17
+        )  # a listener, five connections, and as much for others
         monkeypatch.setattr(forwarder, "PAUSE_SECONDS", 0.01)
         here.put(at(here.bed.pod1))
         with ExitStack() as stack:
@@ -436,6 +438,21 @@ class TestFailures:
                 client.close()
                 clients.remove(client)
             assert until(lambda: len(readable(clients)) == 3)
+
+    def test_who_takes_all_that_there_is_leaves_some_for_others(
+        self, here: Here, monkeypatch: pytest.MonkeyPatch, logs: list[Any]
+    ) -> None:
+        monkeypatch.setattr(forwarder, "_file_limit", lambda: 100)
+        others = range(NODE_PORT + 1, NODE_PORT + 4)
+        for number in (NODE_PORT, *others):
+            here.put(at(here.bed.pod1), number=number)
+        with ExitStack() as stack:
+            clients = [stack.enter_context(here.connect()) for _ in range(60)]
+            assert until(lambda: any(e["event"] == "localhost_nodeport_full" for e in logs))
+            assert len(readable(clients)) < 30
+            for number in others:
+                last = [stack.enter_context(here.connect(number)) for _ in range(3)]
+                assert until(lambda last=last: len(readable(last)) == 3)  # type: ignore[misc]
 
 
 def readable(clients: list[socket.socket]) -> list[socket.socket]:

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from proxy import http_server
+from proxy import http_connections, http_server
 from proxy.config_values import HostPort
 from proxy.errors import ConfigError
 from proxy.http_message import MAX_REQUEST, Request, Response, only_reads, parse, render, text
@@ -259,7 +259,7 @@ def test_a_big_page_arrives_whole() -> None:
 
 @pytest.mark.root
 def test_who_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(http_connections, "REQUEST_SECONDS", 0.05)
 
     def body() -> None:
         with serving(lambda _: BIG), connect() as first:

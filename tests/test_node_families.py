@@ -14,7 +14,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from proxy.config import ClusterCIDR, Config, DetectLocal, HostPort, NodePortAddresses
-from proxy.node_families import concerns, missing, report_missing, supported
+from proxy.node_families import concerns, missing, report_missing
 from rules.objects import Family
 from tests.netns import in_new_namespace
 
@@ -52,23 +52,23 @@ def proc(root: Path, *, addresses: str | None = ADDRESS, switch: str | None = "0
 )
 def test_what_the_kernel_has(tmp_path: Path, files: dict[str, Any], families: set[Family], cause: str) -> None:
     root = proc(tmp_path, **files)
-    assert supported(root) == families
+    assert missing(root).keys() == BOTH - families
     assert [cause in told for told in missing(root).values()] == [True] * (2 - len(families))
 
 
 @pytest.mark.root
 def test_the_switch_in_a_real_kernel() -> None:
-    def found() -> list[frozenset[Family]]:
+    def found() -> list[set[Family]]:
         conf = Path("/proc/sys/net/ipv6/conf")
-        before = supported()
+        before = set(missing())
         (conf / "all/disable_ipv6").write_text("1")
-        off = supported()
+        off = set(missing())
         (conf / "lo/disable_ipv6").write_text("0")
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-        return [before, off, supported()]
+        return [before, off, set(missing())]
 
-    assert in_new_namespace(found) == [BOTH, {V4}, BOTH]
-    assert supported() == BOTH  # it was another namespace's switch
+    assert in_new_namespace(found) == [set(), {V6}, set()]
+    assert missing() == {}  # it was another namespace's switch
 
 
 def test_one_event_says_that_a_family_is_left_out(tmp_path: Path) -> None:
