@@ -10,6 +10,8 @@ PYTHON ?= /usr/bin/python3
 NFTABLES_BINDINGS := /usr/lib/python3/dist-packages/nftables
 
 SYSTEM_PACKAGES := ca-certificates iproute2 ipset iptables libnftables1 netbase nftables procps python3-nftables python3-venv util-linux
+# What only tests of the HTML report need: a browser without a window (96 MB to fetch).
+BROWSER_PACKAGES := chromium-headless-shell
 # What `make test-vm` needs besides: another kernel, a machine for it, and IPVS's own tool.
 VM_PACKAGES := ipvsadm kmod linux-image-amd64 qemu-system-x86
 
@@ -31,6 +33,7 @@ help:
 demo: $(VENV)/.complete
 	$(VENV)/bin/kube-proxy-nft demo
 
+test: SYSTEM_PACKAGES += $(BROWSER_PACKAGES)
 test: $(VENV)/.complete
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
 
@@ -59,7 +62,7 @@ clean:
 
 $(VENV)/.complete: pyproject.toml constraints.txt | system
 	$(PYTHON) -m venv --clear $(VENV)
-	$(PIP) install --quiet --editable '.[demo,dev]'
+	$(PIP) install --quiet --editable '.[dev]'
 	ln -s $(NFTABLES_BINDINGS) "$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
 	$(VENV)/bin/python -c 'import nftables; nftables.Nftables()'
 	touch $@

@@ -39,12 +39,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(pause: bool) -> bool:
     privileges.acquire()
-    try:
-        from integration.story import Story
-    except ModuleNotFoundError as e:
-        raise UserError(
-            "demo", f"the Python package {e.name!r} is missing", "pip install 'kube-proxy-nft[demo]'"
-        ) from None
+    from integration.story import Story  # its libraries are loaded when it is known that there will be a demo
+
     with Bed() as bed, tempfile.TemporaryDirectory(prefix="kube-proxy-nft-demo-") as directory:
         return Story(bed, Manifests(Path(directory))).run(pause)
 

@@ -21,7 +21,7 @@ from proxy.explain.question import questions
 from proxy.explain.world import world
 from proxy.migrate.entries import Unread
 from proxy.migrate.objects import Objects, from_api, from_manifests
-from proxy.model import NODE, Node
+from proxy.model import NODE
 from proxy.trouble import Trouble
 from rules.dump import TableState
 from rules.errors import KernelUnreachable
@@ -61,18 +61,14 @@ def as_json(answers: Iterable[Answer]) -> str:
 
 def _objects(options: argparse.Namespace, node: str) -> tuple[Objects, pods.Pods]:
     """All objects, and the pods that are asked about."""
-
-    def wanted(_: Iterable[Node]) -> str:
-        return node
-
     if options.manifests:
-        found = from_manifests(options.manifests, lambda what, count: None, wanted)
+        found = from_manifests(options.manifests, lambda what, count: None, [node], None)
         return found, pods.of_manifests(options.manifests) if options.source.startswith("pod/") else {}
     from proxy.apiserver import Connection
     from proxy.detect.api_reader import ApiReader
 
     reader = ApiReader(Connection(options.kubeconfig or ""))
-    found = from_api(reader, lambda what, count: None, wanted)
+    found = from_api(reader, lambda what, count: None, [node], None)
     missing = [unread for unread in found.unread if unread.what in ("Services", "EndpointSlices")]
     if missing:
         raise SourceError(f"{found.source}: {missing[0].what}", missing[0].cause, missing[0].remedy)

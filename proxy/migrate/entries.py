@@ -52,10 +52,12 @@ class Unread(Struct, frozen=True):
 class Dataplane(Struct, frozen=True):
     """The entries that a kernel has of one mode. A node in the middle of a switch has two of them.
 
-    nodeport_addresses: packed; where NodePorts answer; None: at all addresses of the node.
+    nodeport_addresses: packed; where NodePorts answer; None: at all addresses of the node. One that is all zero: at all
+    addresses of its family. (): nowhere.
     masquerade_mark: the bit in the packet mark that asks for masquerading; 0: none was found.
     source: where it was read: "netlink", "iptables-nft-save", "/proc/net/ip_vs".
     unread: parts that could not be read; then what is missing in `entries` may be there.
+    localhost_nodeports: NodePorts answer at 127.0.0.0/8 too (if route_localnet is set).
     """
 
     mode: ModeName
@@ -64,6 +66,7 @@ class Dataplane(Struct, frozen=True):
     masquerade_mark: int = 0
     source: str = ""
     unread: tuple[Unread, ...] = ()
+    localhost_nodeports: bool = False
 
 
 def of_service_port(port: ServicePort) -> Entry:

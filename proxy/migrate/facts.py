@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from proxy.detect.evidence import Evidence
 from proxy.migrate.entries import Dataplane, Unread
+from proxy.migrate.report import Proof
 
 FORMAT: Final = "kube-proxy-nft/migration-facts/v1"
 Hook = Literal["prerouting", "input", "forward", "output", "postrouting", "ingress", "egress"]
@@ -115,7 +116,8 @@ class PresentProxy(Struct, frozen=True):
 
 class Facts(Struct):
     """node: its name. made: RFC 3339. made_by: our version. objects: kind -> each object's JSON, with only what a proxy
-    reads. evidence: of the detector. source: where the objects come from, for people."""
+    reads. evidence: of the detector. source: where the objects come from, for people. proof: what the kernel that it was made
+    on said to our tables; None: it is not known yet."""
 
     node: str
     made: str
@@ -129,3 +131,4 @@ class Facts(Struct):
     cluster_version: str = ""
     source: str = ""
     format: str = FORMAT
+    proof: Proof | None = None

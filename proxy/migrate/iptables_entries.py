@@ -1,0 +1,172 @@
+"""kube-proxy's iptables mode -> what it does with each address and port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from proxy.detect import iptables_legacy, nft_names
+from proxy.detect.evidence import Evidence, KubeChains, Place, Unreadable
+from proxy.detect.kernel_support import KernelFiles
+from proxy.detect.kube_chains import classify
+from proxy.detect.unreadable import because
+from proxy.migrate import iptables_netlink
+from proxy.migrate.entries import Dataplane, Entry, Unread
+from proxy.migrate.iptables_family import FamilyEntries, read_family
+from proxy.migrate.iptables_programs import ProgramError, Variant, save
+from proxy.migrate.iptables_save import Saved, parse
+from proxy.migrate.notes import Notes
+from rules.objects import Family
+
+TABLES: Final = ("nat", "filter")
+INCOMPATIBLE: Final = b"is incompatible, use 'nft' tool."
+REMEDY: Final = "look at it with iptables-save and ip6tables-save; restarting kube-proxy writes its rules anew"
+
+Text = bytes | bytearray | str
+Seen = Callable[[Variant, Family, Saved], None]
+"""Hears of what a variant's program has printed, while it is there: it may be 100 MB."""
+
+
+def read(seen: Seen | None = None) -> Dataplane | None:
+    """Of this network namespace. Runs iptables-nft-save and iptables-legacy-save where they have anything to show. Where the
+    former is not there, fails, or leaves a table out, its tables are read over netlink.
+
+    None: there are no chains of this mode. Without entries: there may be, and `unread` says what stood in the way.
+    """
+    evidence = [*nft_names.gather(KernelFiles().presence), *iptables_legacy.gather()]
+    found = [part for variant in ("nft", "legacy") if (part := _variant(variant, evidence, seen))]
+    unread = [Unread(_where(e.place), e.cause, e.remedy) for e in evidence if isinstance(e, Unreadable)]
+    if not found:
+        return Dataplane("iptables", (), unread=tuple(unread)) if unread else None
+    whole = found[0] if len(found) == 1 else both(*found)
+    return replace(whole, unread=(*unread, *whole.unread))
+
+
+def of_text(ip4: Text, ip6: Text, source: str = "") -> Dataplane | None:
+    """From what iptables-save and ip6tables-save print, b"" for what was not run. None: no kube-proxy of iptables mode has
+    left chains there. A text that cannot be read is in `unread`."""
+    return _of_families([(Family.IPV4, lambda: ip4), (Family.IPV6, lambda: ip6)], source)
+
+
+def both(nft: Dataplane, legacy: Dataplane) -> Dataplane:
+    """Chains in both variants: the kernel asks both, and which is first depends on which was there first."""
+    entries = {entry.key: entry for entry in legacy.entries} | {entry.key: entry for entry in nft.entries}
+    others = {entry.key: entry for entry in legacy.entries}
+    differing = sum(1 for entry in nft.entries if others.get(entry.key, entry) != entry)
+    told = Unread(
+        "KUBE-* chains of iptables in both variants, nft and legacy",
+        f"{len(nft.entries)} addresses in nft, {len(legacy.entries)} in legacy, {differing} of them in both and different; "
+        "the kernel asks both, nft's are shown where they differ",
+        "one is left over from before somebody changed the variant: find out which kube-proxy uses, clear the other",
+    )
+    return Dataplane(
+        "iptables",
+        tuple(entries[key] for key in sorted(entries)),
+        nft.nodeport_addresses,
+        nft.masquerade_mark or legacy.masquerade_mark,
+        f"{nft.source}, {legacy.source}",
+        (told, *nft.unread, *legacy.unread),
+        nft.localhost_nodeports or legacy.localhost_nodeports,
+    )
+
+
+def has_iptables_mode(saved: Saved) -> bool:
+    """Whether there are chains that only this mode makes."""
+    names = [name for table in TABLES for name in saved.tables.get(table, ())]
+    return any(chains.mode == "iptables" for chains in classify(names, Place("iptables", "")))
+
+
+def _variant(variant: Variant, evidence: Iterable[Evidence], seen: Seen | None) -> Dataplane | None:
+    """Of one variant, if there are chains of this mode in it."""
+    parts = {
+        e.place.part
+        for e in evidence
+        if isinstance(e, KubeChains) and e.mode == "iptables" and e.place.kind == "iptables" and e.place.name == variant
+    }
+    failed: list[Unread] = []
+    sources: list[str] = []
+
+    def printed(family: Family) -> Text:
+        try:
+            done = save(variant, family)
+            if variant == "legacy" or INCOMPATIBLE not in done.text:
+                sources.append(done.source)
+                return done.text
+        except ProgramError as error:
+            if variant == "legacy":
+                failed.append(Unread(f"iptables rules ({variant}, {family.nft})", str(error), error.remedy))
+                return b""
+        try:
+            text = iptables_netlink.save(family)
+        except (OSError, ValueError) as error:
+            said = because(Place("iptables", variant, family.nft), error)
+            failed.append(Unread(_where(said.place), said.cause, said.remedy))
+            return b""
+        sources.append("netlink")
+        return text
+
+    def tell(family: Family, saved: Saved) -> None:
+        if seen is not None:
+            seen(variant, family, saved)
+
+    families = [family for family in Family if family.nft in parts]
+    found = _of_families(((family, partial(printed, family)) for family in families), seen=tell)
+    if found is None:
+        return Dataplane("iptables", (), unread=tuple(failed)) if failed else None
+    return replace(found, source=", ".join(dict.fromkeys(sources)), unread=(*failed, *found.unread))
+
+
+def _of_families(
+    texts: Iterable[tuple[Family, Callable[[], Text]]],
+    source: str = "",
+    seen: Callable[[Family, Saved], None] = lambda family, saved: None,
+) -> Dataplane | None:
+    """One text at a time: each may be 100 MB."""
+    notes = Notes(REMEDY)
+    found: dict[Family, FamilyEntries] = {}
+    unread: list[Unread] = []
+    for family, text in texts:
+        program = "iptables-save" if family is Family.IPV4 else "ip6tables-save"
+        try:
+            saved = parse(text())
+        except ValueError as error:
+            unread.append(Unread(f"what {program} prints", str(error), f"run {program}, and look at that line"))
+            continue
+        seen(family, saved)
+        unread += [
+            Unread(f"iptables table {table} ({family.nft})", "it has rules of nft that iptables cannot show")
+            for table in saved.incompatible
+            if table in TABLES
+        ]
+        if has_iptables_mode(saved):
+            found[family] = read_family(family, saved, notes)
+        del saved
+    if not found and not unread:
+        return None
+    entries: list[Entry] = [entry for part in found.values() for entry in part.entries]
+    return Dataplane(
+        "iptables",
+        tuple(entries),
+        _addresses(found),
+        next((part.mark for part in found.values() if part.mark), 0),
+        source,
+        (*unread, *notes.unread()),
+        any(part.localhost for part in found.values()),
+    )
+
+
+def _addresses(found: dict[Family, FamilyEntries]) -> tuple[bytes, ...] | None:
+    """As Dataplane.nodeport_addresses."""
+    if all(part.nodeport_addresses is None for part in found.values()):
+        return None
+    addresses: set[bytes] = set()
+    for family, part in found.items():
+        addresses |= {bytes(family.address_size)} if part.nodeport_addresses is None else set(part.nodeport_addresses)
+    return tuple(sorted(addresses))
+
+
+def _where(place: Place) -> str:
+    return " ".join(filter(None, ("iptables" if place.kind == "iptables" else place.kind, place.name, place.part)))

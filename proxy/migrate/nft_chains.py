@@ -1,0 +1,234 @@
+"""kube-proxy's chains of nftables mode, followed as a packet would, for each kind of source. Pure. One family at a time.
+
+    service-ips -> service-* (all endpoints), local-* (local ones), external-* -> service-*, local-*
+    up to v1.33:  service-* -> endpoint-* (one endpoint) by a map of verdicts; since: by a map of addresses and ports
+
+What a rule means is read off the rule; one that kube-proxy does not write is noted and not followed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from proxy.migrate.nft_rules import Action, Condition, Step
+from proxy.migrate.nft_table import NftTable
+from proxy.migrate.notes import Notes
+from proxy.migrate.outcomes import Outcome, Source, merged
+from rules.elements import Sources
+from rules.expressions import Verdict
+
+DETECTOR_SAMPLE: Final = 1000
+NOT_OURS: Final = "not a rule that kube-proxy writes: it was not followed"
+EVERYBODY: Final = "everybody"
+
+
+class NftChains:
+    """notes: takes what is not understood."""
+
+    def __init__(self, table: NftTable, notes: Notes) -> None:
+        self._table, self._notes = table, notes
+        self._known: dict[tuple[str, Source], Outcome] = {}
+        self._bits = 8 * table.family.address_size
+        self._marking = {
+            name
+            for name, steps in islice(table.chains.items(), DETECTOR_SAMPLE)
+            if steps and all(map(_only_marks, steps))
+        }
+        """Chains that others jump to for their mark (up to v1.33)."""
+        self.detector = self._find_detector()
+        """How a pod's packet is told; None if kube-proxy does not tell them."""
+
+    def through(self, name: str, source: Source) -> Outcome:
+        """What a chain service-*, local-*, external-* or endpoint-* does."""
+        if not name.startswith("external-"):
+            source = Source.OUTSIDE  # they make no difference
+        if leaf := self._table.leaves.get(name):
+            return Outcome(frozenset((leaf.endpoint,)))
+        found = self._known.get((name, source))
+        if found is None:
+            self._known[name, source] = Outcome()  # whoever comes back here goes round in circles
+            if name not in self._table.chains:
+                self._notes.add(f"chain {name}", "it is not there, and a rule leads to it")
+            found = self._known[name, source] = self._follow(name, source)
+        return found
+
+    def sources(self, name: str) -> Sources | None:
+        """Who gets through a chain firewall-*; None: everybody."""
+        allowed: list[tuple[bytes, bytes]] | None = None
+        for step in self._table.chains.get(name, ()):
+            is_drop = [(a.kind, a.code) for a in step.actions] == [("verdict", Verdict.DROP)]
+            if step.unknown or not is_drop or len(step.conditions) != 1 or not step.conditions[0].negated or allowed:
+                self.note(name, step)
+                continue
+            allowed = self._range_of(step.conditions[0])
+            if allowed is None:
+                self.note(name, step)
+        return None if allowed is None else merged(allowed)
+
+    def note(self, chain: str, step: Step) -> None:
+        cause = f"it has expressions that kube-proxy does not use: {step.unknown}" if step.unknown else NOT_OURS
+        words = [*(_condition_text(c) for c in step.conditions), *(_action_text(a) for a in step.actions)]
+        self._notes.add(
+            f"{self._table.family.nft} kube-proxy, chain {chain}: {' '.join(words) or 'a rule'}"[:300], cause
+        )
+
+    def _follow(self, name: str, source: Source) -> Outcome:
+        masquerade = False
+        sticky: dict[str, str] = {}
+        for step in self._table.chains.get(name, ()):
+            if step.unknown:
+                self.note(name, step)
+                continue
+            if remembered := self._remembered(step):
+                sticky[remembered[0]] = remembered[1]
+                continue
+            if not self._matches(name, step, source):
+                continue
+            for action in step.actions:
+                if action.kind == "mark":
+                    masquerade = True
+                    continue
+                found, ends = self._act(name, step, action, source, sticky)
+                masquerade |= found.masquerade
+                if ends or found.ends:
+                    return Outcome(found.endpoints, masquerade, found.affinity, found.refusal)
+        if sticky:
+            self._notes.add(f"chain {name}", "session affinity, and no way to an endpoint for new clients")
+            endpoints = frozenset(leaf.endpoint for to in sticky if (leaf := self._table.leaves.get(to)))
+            return Outcome(endpoints, masquerade)
+        return Outcome(masquerade=masquerade)
+
+    def _act(
+        self, name: str, step: Step, action: Action, source: Source, sticky: dict[str, str]
+    ) -> tuple[Outcome, bool]:
+        """What an action does, and whether it is the last one."""
+        match action.kind:
+            case "verdict" if action.code in (Verdict.GOTO, Verdict.JUMP):
+                if str(action.value) in self._marking:
+                    return Outcome(masquerade=True), action.code == Verdict.GOTO
+                return self.through(str(action.value), source), action.code == Verdict.GOTO
+            case "verdict":
+                return Outcome(refusal="drop" if action.code == Verdict.DROP else ""), True
+            case "reject":
+                return Outcome(refusal="reject"), True
+            case "endpoint":
+                return Outcome(frozenset((bytes(action.value),))), True  # type: ignore[arg-type]
+            case "translate":
+                return Outcome(frozenset(self._numbered(name, action))), True
+            case "balance":
+                return self._balance(name, [to.decode() for to in self._numbered(name, action)], sticky), True
+            case _:
+                self.note(name, step)
+                return Outcome(), False
+
+    def _numbered(self, name: str, action: Action) -> tuple[bytes, ...]:
+        found = self._table.numbered.get(str(action.value), ())
+        if len(found) != action.code:
+            cause = f"it draws a number below {action.code} for a map of {len(found)}"
+            self._notes.add(f"{self._table.family.nft} kube-proxy, chain {name}", cause)
+        return found
+
+    def _balance(self, name: str, chosen: list[str], sticky: dict[str, str]) -> Outcome:
+        endpoints, remembered = set(), set()
+        for to in dict.fromkeys([*chosen, *sticky]):
+            leaf = self._table.leaves.get(to)
+            if leaf is None:
+                self._notes.add(f"chain {to}", "it leads to no endpoint")
+                continue
+            endpoints.add(leaf.endpoint)
+            of = self._table.sets.get(leaf.remembers)
+            kept = of is not None and to in chosen and sticky.get(to) == leaf.remembers
+            remembered.add(of.timeout // 1000 if of is not None and kept else 0)
+        affinity = next(iter(remembered)) if len(remembered) == 1 else 0
+        if sticky and not affinity:
+            self._notes.add(f"chain {name}", "session affinity for some endpoints, and not, or otherwise, for others")
+        return Outcome(frozenset(endpoints), affinity=affinity)
+
+    def _remembered(self, step: Step) -> tuple[str, str] | None:
+        """(chain of an endpoint, set of its clients), if this is the rule that keeps clients where they were."""
+        if len(step.conditions) == len(step.actions) == 1 and step.conditions[0].kind == "source-in":
+            condition, action = step.conditions[0], step.actions[0]
+            if action.kind == "verdict" and str(action.value) in self._table.leaves and not condition.negated:
+                return str(action.value), str(condition.value)
+        return None
+
+    def _matches(self, name: str, step: Step, source: Source) -> bool:
+        """Noted, if that cannot be told."""
+        kinds = {condition.kind for condition in step.conditions}
+        if self._marks(step) and ("destination" in kinds or self._is_hairpin(step)):
+            return False  # for the clusterIP; or what an endpoint sends to itself
+        result = True
+        for condition in step.conditions:
+            match condition.kind:
+                case "protocol":
+                    continue
+                case "from-node":
+                    result &= (source is Source.NODE) is not condition.negated
+                case "source" | "interface" if _what(condition) == self.detector:
+                    result &= (source is Source.POD) is not condition.negated
+                case _:
+                    self.note(name, step)
+                    return False
+        return result
+
+    def _marks(self, step: Step) -> bool:
+        return all(a.kind == "mark" or (a.kind == "verdict" and str(a.value) in self._marking) for a in step.actions)
+
+    def _is_hairpin(self, step: Step) -> bool:
+        return [(c.kind, c.bits) for c in step.conditions] == [("source", self._bits)]
+
+    def _range_of(self, condition: Condition) -> list[tuple[bytes, bytes]] | None:
+        match condition.kind:
+            case "source":
+                size = self._bits // 8
+                first = bytes(condition.value).ljust(size, b"\0")  # type: ignore[arg-type]
+                last = int.from_bytes(first) | ((1 << (self._bits - condition.bits)) - 1)
+                return [(first, last.to_bytes(size))]
+            case "source-range":
+                value = bytes(condition.value)  # type: ignore[arg-type]
+                return [(value[: len(value) // 2], value[len(value) // 2 :])]
+            case "source-in" if condition.value in self._table.ranges:
+                return self._table.ranges[str(condition.value)]
+            case "source-in" if condition.value in self._table.members:
+                return [(address, address) for address in self._table.members[str(condition.value)]]
+        return None
+
+    def _find_detector(self) -> tuple[str, bytes, int] | None:
+        """Most rules decide: one that is different is not kube-proxy's, or damaged."""
+        found: Counter[tuple[str, bytes, int]] = Counter()
+        chains = self._table.chains
+        wanted = (name for name in chains if name.startswith(("external-", "service-", "local-")))
+        for name in ["services", *islice(wanted, DETECTOR_SAMPLE)]:
+            for step in chains.get(name, ()):
+                found.update(self._tells_pods(step))
+        return found.most_common(1)[0][0] if found else None
+
+    def _tells_pods(self, step: Step) -> Iterator[tuple[str, bytes, int]]:
+        for condition in step.conditions:
+            if condition.kind == "interface" or (condition.kind == "source" and condition.bits < self._bits):
+                yield _what(condition)
+
+
+def _only_marks(step: Step) -> bool:
+    return bool(step.actions) and not step.conditions and all(action.kind == "mark" for action in step.actions)
+
+
+def _what(condition: Condition) -> tuple[str, bytes, int]:
+    value = condition.value
+    return condition.kind, value.encode() if isinstance(value, str) else value, condition.bits
+
+
+def _condition_text(condition: Condition) -> str:
+    value = condition.value if isinstance(condition.value, str) else condition.value.hex()
+    return f"{condition.kind} {'!= ' if condition.negated else ''}{value}".strip()
+
+
+def _action_text(action: Action) -> str:
+    value = action.value if isinstance(action.value, str) else action.value.hex()
+    kind = (
+        Verdict(action.code).name.lower() if action.kind == "verdict" and action.code in list(Verdict) else action.kind
+    )
+    return f"{kind} {value}".strip()

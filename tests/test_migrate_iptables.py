@@ -1,0 +1,533 @@
+"""What is read of kube-proxy's iptables rules, against what the same objects ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.migrate import iptables_netlink, iptables_programs
+from proxy.migrate.entries import Dataplane
+from proxy.migrate.iptables_entries import of_text, read
+from rules.objects import Family
+from tests.dataplane_model import read_rows, recorded_world, rows
+from tests.dataplanes import _make_counters, inside, needs, needs_root, recorded, restore_iptables, run
+from tests.kube_proxy_rules import iptables
+from tests.migrate_worlds import odd
+from tests.netns import Namespace
+
+IP4, IP6 = recorded("iptables", "iptables-save.txt"), recorded("iptables", "ip6tables-save.txt")
+EXPECTED = rows(recorded_world())
+NFT = needs("iptables-nft-restore", "iptables-nft-save")
+
+
+@pytest.fixture
+def namespace() -> Iterator[Namespace]:
+    it = Namespace()
+    yield it
+    it.close()
+
+
+def of(ip4: str, ip6: str = IP6) -> Dataplane:
+    found = of_text(ip4, ip6)
+    assert found is not None
+    return found
+
+
+def changed(ip4: str, ip6: str = IP6) -> tuple[set[str], tuple[str, ...]]:
+    """Keys that are not as they should be, and what is told beside them."""
+    found = of(ip4, ip6)
+    there = read_rows(found)
+    return {key for key in there.keys() | EXPECTED.keys() if there.get(key) != EXPECTED.get(key)}, told(found)
+
+
+def told(found: Dataplane) -> tuple[str, ...]:
+    return tuple(f"{unread.what}: {unread.cause}" for unread in found.unread)
+
+
+def line_with(*words: str) -> str:
+    """The one line of the recording that has all these words, its end included."""
+    lines = [line for line in IP4.splitlines(keepends=True) if all(word in line for word in words)]
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def chain_of(comment: str, kind: str) -> str:
+    """The chain KUBE-<kind>-* that a rule with this comment names."""
+    names = {
+        word
+        for line in IP4.splitlines()
+        if f'"{comment}' in line
+        for word in line.split()
+        if word.startswith(f"KUBE-{kind}-")
+    }
+    assert len(names) == 1, names
+    return names.pop()
+
+
+def test_recording_is_what_its_objects_ask_for() -> None:
+    found = of(IP4)
+    assert read_rows(found) == EXPECTED
+    assert found.unread == ()
+    assert (found.mode, found.masquerade_mark, found.nodeport_addresses) == ("iptables", 0x4000, None)
+    assert found.localhost_nodeports
+    assert {entry.scheduler for entry in found.entries} == {"random"}
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "variant", [pytest.param("nft", marks=NFT), pytest.param("legacy", marks=needs("iptables-legacy-restore"))]
+)
+def test_restored_in_a_namespace(namespace: Namespace, variant: str) -> None:
+    if variant == "legacy" and namespace.run("iptables-legacy", "-t", "nat", "-S").returncode:
+        pytest.skip("this kernel has no legacy iptables")
+    restore_iptables(namespace, "iptables", variant)
+    found = inside(namespace, read)
+    assert found is not None
+    assert read_rows(found) == EXPECTED
+    assert (found.unread, found.source) == ((), f"iptables-{variant}-save, ip6tables-{variant}-save")
+
+
+def test_other_modes_chains_are_no_dataplane_of_this_one() -> None:
+    assert of_text(recorded("ipvs", "iptables-save.txt"), recorded("ipvs", "ip6tables-save.txt")) is None
+    assert of_text("", "") is None
+    kubelet = "*filter\n:INPUT ACCEPT [0:0]\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\nCOMMIT\n"
+    assert of_text(kubelet, "") is None
+
+
+WEB, LOCAL, RANGES = "10.96.30.1:80/TCP", "NodePort 30103/TCP IPv4", "198.51.100.31:443/TCP"
+STICKY, EMPTY = "10.96.30.9:80/TCP", "10.96.30.10:80/TCP"
+OF_LOCAL = {LOCAL}
+
+
+def damage_endpoint_goes() -> tuple[str, set[str]]:
+    return IP4.replace(line_with("KUBE-SVC-A7H36EAONPX5U2SX", "-> 10.244.0.3:8080"), ""), {WEB}
+
+
+def damage_last_endpoint_goes() -> tuple[str, set[str]]:
+    return IP4.replace(line_with("KUBE-SVC-A7H36EAONPX5U2SX", "-> 10.244.1.3:8080"), ""), {WEB}
+
+
+def damage_stale_destination() -> tuple[str, set[str]]:
+    return IP4.replace(
+        line := line_with("default/web:p80tcp", "DNAT", "10.244.0.3:8080"), line.replace("10.244.0.3", "10.244.9.9")
+    ), {WEB}
+
+
+def damage_stale_endpoint_added() -> tuple[str, set[str]]:
+    line = line_with("KUBE-SVC-A7H36EAONPX5U2SX", "-> 10.244.1.3:8080")
+    return IP4.replace(
+        line,
+        "[0:0] -A KUBE-SVC-A7H36EAONPX5U2SX -m statistic --mode random --probability 0.1 -j KUBE-SEP-4MSQ5TQNL3KHY34A\n"
+        + line,
+    ), {WEB}
+
+
+def damage_stale_endpoint_behind_the_last() -> tuple[str, set[str]]:
+    line = line_with("KUBE-SVC-A7H36EAONPX5U2SX", "-> 10.244.1.3:8080")
+    return IP4.replace(line, line + "[0:0] -A KUBE-SVC-A7H36EAONPX5U2SX -j KUBE-SEP-4MSQ5TQNL3KHY34A\n"), {WEB}
+
+
+def damage_another_port() -> tuple[str, set[str]]:
+    return IP4.replace(
+        line := line_with("default/web:p80tcp", "DNAT", "10.244.0.3:8080"), line.replace(":8080", ":8081")
+    ), {WEB}
+
+
+def damage_service_goes() -> tuple[str, set[str]]:
+    return IP4.replace(line_with("-A KUBE-SERVICES", "default/web:p80tcp cluster IP"), ""), {WEB}
+
+
+def damage_unknown_service() -> tuple[str, set[str]]:
+    line = line_with("-A KUBE-SERVICES", "default/web:p80tcp cluster IP")
+    added = line.replace("10.96.30.1/32", "10.96.77.7/32").replace("default/web", "default/gone")
+    return IP4.replace(line, line + added), {"10.96.77.7:80/TCP"}
+
+
+def damage_refusal_goes() -> tuple[str, set[str]]:
+    return IP4.replace(line_with("-A KUBE-SERVICES", "REJECT"), ""), {EMPTY}
+
+
+def damage_refused_otherwise() -> tuple[str, set[str]]:
+    line = line_with("-A KUBE-SERVICES", "REJECT")
+    return IP4.replace(line, line.replace("REJECT --reject-with icmp-port-unreachable", "DROP")), {EMPTY}
+
+
+def damage_refused_for_one_client_only() -> tuple[str, set[str]]:
+    line = line_with("-A KUBE-SERVICES", "REJECT")
+    return IP4.replace(line, line.replace("KUBE-SERVICES -d", "KUBE-SERVICES -s 10.9.9.9/32 -d")), {EMPTY}
+
+
+def damage_service_for_one_client_only() -> tuple[str, set[str]]:
+    line = line_with("-A KUBE-SERVICES", "default/web:p80tcp cluster IP")
+    return IP4.replace(line, line.replace("KUBE-SERVICES -d", "KUBE-SERVICES -s 10.9.9.9/32 -d")), {WEB}
+
+
+def damage_external_for_one_port_only() -> tuple[str, set[str]]:
+    line = line_with("-A KUBE-EXT-P5RLDULGQRL7K2WN -j")
+    changed = line.replace("-j", "-p tcp -m tcp --dport 99 -j")
+    return IP4.replace(line, changed), {"192.0.2.30:80/TCP"}
+
+
+def damage_node_port_refusal_goes() -> tuple[str, set[str]]:
+    return IP4.replace(line_with("has no local endpoints"), ""), {"NodePort 30104/TCP IPv4"}
+
+
+def damage_affinity_goes() -> tuple[str, set[str]]:
+    lines = [line for line in IP4.splitlines(keepends=True) if "--rcheck" not in line]
+    return "".join(lines), {STICKY}
+
+
+def damage_affinity_of_one_endpoint_goes() -> tuple[str, set[str]]:
+    return IP4.replace(line_with("--rcheck", "-> 10.244.1.2:8080"), ""), {STICKY}
+
+
+def damage_affinity_is_not_remembered() -> tuple[str, set[str]]:
+    line = line_with("--set", "DNAT", "10.244.1.3:8080")
+    return IP4.replace(line, line[: line.index(" -m recent")] + line[line.index(" -m tcp") :]), {STICKY}
+
+
+def damage_another_timeout() -> tuple[str, set[str]]:
+    return IP4.replace("--seconds 3600", "--seconds 60"), {STICKY}
+
+
+def damage_source_range_goes() -> tuple[str, set[str]]:
+    return IP4.replace(line_with("-A KUBE-FW-", "203.0.113.0/24"), ""), {RANGES}
+
+
+def damage_source_range_grows() -> tuple[str, set[str]]:
+    line = line_with("-A KUBE-FW-", "203.0.113.0/24")
+    return IP4.replace(line, line.replace("203.0.113.0/24", "203.0.0.0/16")), {RANGES}
+
+
+def damage_firewall_is_passed_by() -> tuple[str, set[str]]:
+    line = line_with("-A KUBE-SERVICES", "default/lb-ranges:p443tcp loadbalancer IP")
+    return IP4.replace(line, line.replace("KUBE-FW-", "KUBE-EXT-")), {RANGES}
+
+
+def damage_everybody_passes_the_firewall() -> tuple[str, set[str]]:
+    line = line_with("-A KUBE-FW-", "will be dropped")
+    return IP4.replace(line, line.replace("\n", " -j KUBE-EXT-XNSRSQRUMO72ZEPB\n")), {RANGES}
+
+
+def damage_service_chain_is_swapped() -> tuple[str, set[str]]:
+    line = line_with("-A KUBE-SERVICES", "default/web:p80tcp cluster IP")
+    return IP4.replace(
+        line, line.replace("KUBE-SVC-A7H36EAONPX5U2SX", chain_of("default/ext:p80tcp cluster IP", "SVC"))
+    ), {WEB}
+
+
+def damage_policy_becomes_cluster() -> tuple[str, set[str]]:
+    line = line_with("-A KUBE-EXT-55C4DQP3ZP53ZJY5 -j KUBE-SVL-55C4DQP3ZP53ZJY5")
+    return IP4.replace(line, line.replace("KUBE-SVL", "KUBE-SVC")), OF_LOCAL
+
+
+def damage_pods_do_not_get_all_endpoints() -> tuple[str, set[str]]:
+    return IP4.replace(line_with('-m comment --comment "pod traffic for default/np-local:p80tcp'), ""), OF_LOCAL
+
+
+def damage_node_does_not_get_all_endpoints() -> tuple[str, set[str]]:
+    return IP4.replace(line_with('"route LOCAL traffic for default/np-local:p80tcp'), ""), OF_LOCAL
+
+
+def damage_other_pods_are_meant() -> tuple[str, set[str]]:
+    line = line_with('-m comment --comment "pod traffic for default/np-local:p80tcp')
+    return IP4.replace(line, line.replace("10.244.0.0/16", "10.0.0.0/8")), OF_LOCAL
+
+
+def damage_masquerading_goes() -> tuple[str, set[str]]:
+    return IP4.replace(line_with('"masquerade traffic for default/lb:p443tcp'), ""), {
+        "198.51.100.30:443/TCP",
+        "NodePort 30105/TCP IPv4",
+    }
+
+
+def damage_everything_is_masqueraded() -> tuple[str, set[str]]:
+    line = line_with('"masquerade LOCAL traffic for default/np-local:p80tcp')
+    return IP4.replace(line, line.replace("-m addrtype --src-type LOCAL ", "")), OF_LOCAL
+
+
+def damage_node_port_goes() -> tuple[str, set[str]]:
+    return IP4.replace(line_with("-A KUBE-NODEPORTS -p tcp", '"default/lb:p443tcp"'), ""), {"NodePort 30105/TCP IPv4"}
+
+
+DAMAGES = [value for name, value in list(globals().items()) if name.startswith("damage_")]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__[7:])
+def test_damage_changes_the_entries_concerned_and_no_other(damage: object) -> None:
+    text, concerned = damage()  # type: ignore[operator]
+    assert text != IP4
+    assert changed(text)[0] == concerned
+
+
+@needs_root
+@NFT
+@pytest.mark.parametrize("damage", DAMAGES[::5], ids=lambda damage: damage.__name__[7:])
+def test_the_same_in_the_kernel(namespace: Namespace, damage: object) -> None:
+    restore_iptables(namespace, "iptables", "nft")
+    text, concerned = damage()  # type: ignore[operator]
+    run(namespace, "iptables-nft-restore", "--counters", stdin=text)
+    found = inside(namespace, read)
+    assert found is not None
+    there = read_rows(found)
+    assert {key for key in there.keys() | EXPECTED.keys() if there.get(key) != EXPECTED.get(key)} == concerned
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (line_with("-A PREROUTING"), "", ("PREROUTING does not lead to KUBE-SERVICES", "reach no Service")),
+        (line_with("-A POSTROUTING"), "", ("nothing is masqueraded",)),
+        (line_with("KUBE-MARK-MASQ -j MARK"), "", ("it sets no mark",)),
+        (line_with("-A KUBE-PROXY-FIREWALL"), "", (RANGES, "is not dropped")),
+        (line_with("-A KUBE-SEP-", "-s 10.244.0.2/32", "default/np-local:p80tcp"), "", ("an endpoint that connects to itself",)),
+        ("-j KUBE-SVL-55C4DQP3ZP53ZJY5", "-m u32 --u32 0x0=0x0 -j KUBE-SVL-55C4DQP3ZP53ZJY5", ("--u32 0x0=0x0", "not a rule that")),
+        ('"default/web:p80tcp cluster IP" -m tcp --dport 80 -j KUBE-SVC', '"x" -m tcp --dport 80 -j LOG --log-prefix "KUBE-SVC', ("LOG", "not a rule that")),
+        ("-A KUBE-SEP-27YESSXFREEVN2B4 -p tcp", "-A KUBE-SEP-27YESSXFREEVN2B4 -m u32 --u32 0x0=0x0 -p tcp", ("it leads to no endpoint",)),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_or_missing_is_named(old: str, new: str, words: tuple[str, ...]) -> None:
+    assert old in IP4
+    _, notes = changed(IP4.replace(old, new, 1) if "LOG" not in new else _one_quote(IP4.replace(old, new, 1)))
+    assert all(any(word in note for note in notes) for word in words), notes
+
+
+def _one_quote(text: str) -> str:
+    """Ends the quote that the replacement opened."""
+    at = text.index('--log-prefix "KUBE-SVC')
+    end = text.index("\n", at)
+    return text[:end] + '"' + text[end:]
+
+
+def test_broken_text_is_named_and_the_other_family_is_read() -> None:
+    found = of(IP4[: len(IP4) // 2])
+    assert set(read_rows(found)) == {key for key in EXPECTED if key.startswith("[") or key.endswith("IPv6")}
+    assert "iptables-save" in found.unread[0].what
+
+
+def test_many_strange_rules_are_counted() -> None:
+    strange = "".join(f"[0:0] -A KUBE-SERVICES -d 10.0.{i // 256}.{i % 256}/32 -j ACCEPT\n" for i in range(1000))
+    line = line_with("-A KUBE-SERVICES", "default/web:p80tcp cluster IP")
+    keys, notes = changed(IP4.replace(line, strange + line))
+    assert keys == set()
+    assert len(notes) == 101
+    assert "900 more" in notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("four", "six", "addresses", "localhost"),
+    [
+        ("-m addrtype --dst-type LOCAL", "", None, True),
+        ("! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL", "", None, False),
+        ("-d 192.168.77.2/32", "", ("00000000000000000000000000000000", "c0a84d02"), False),
+        ("-d 127.0.0.1/32", "-d fd77::2/128", ("7f000001", "fd770000000000000000000000000002"), True),
+    ],
+)
+def test_node_port_addresses(four: str, six: str, addresses: tuple[str, ...] | None, localhost: bool) -> None:
+    tail = "-m addrtype --dst-type LOCAL -j KUBE-NODEPORTS"
+    start = "-A KUBE-SERVICES "
+    last4 = next(line for line in IP4.splitlines() if line.endswith(tail))
+    last6 = next(line for line in IP6.splitlines() if line.endswith(tail))
+    ip4 = IP4.replace(last4, f"[0:0] {start}{four} -j KUBE-NODEPORTS")
+    ip6 = IP6.replace(last6, f"[0:0] {start}{six} -j KUBE-NODEPORTS") if six else IP6
+    found = of(ip4, ip6)
+    assert found.nodeport_addresses == (tuple(map(bytes.fromhex, addresses)) if addresses is not None else None)
+    assert (found.localhost_nodeports, found.unread) == (localhost, ())
+
+
+def test_no_way_to_the_node_ports() -> None:
+    tail = "-m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\n"
+    without = [
+        "".join(line for line in text.splitlines(keepends=True) if not line.endswith(tail)) for text in (IP4, IP6)
+    ]
+    assert of(*without).nodeport_addresses == ()
+
+
+@needs_root
+@NFT
+def test_both_variants_are_told(namespace: Namespace) -> None:
+    if namespace.run("iptables-legacy", "-t", "nat", "-S").returncode:
+        pytest.skip("this kernel has no legacy iptables")
+    restore_iptables(namespace, "iptables", "nft")
+    restore_iptables(namespace, "iptables", "legacy")
+    found = inside(namespace, read)
+    assert found is not None
+    assert read_rows(found) == EXPECTED
+    assert "both variants" in found.unread[0].what
+    assert "0 of them in both and different" in found.unread[0].cause
+
+
+@needs_root
+@NFT
+def test_without_programs_the_nft_variant_is_read_over_netlink(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    restore_iptables(namespace, "iptables", "nft")
+    monkeypatch.setattr(iptables_programs, "PATH", str(tmp_path))
+    found = inside(namespace, read)
+    assert found is not None
+    assert read_rows(found) == EXPECTED
+    assert (found.source, found.unread, found.masquerade_mark) == ("netlink", (), 0x4000)
+    assert found.localhost_nodeports
+
+
+@needs_root
+@NFT
+def test_a_table_that_the_program_leaves_out(namespace: Namespace) -> None:
+    restore_iptables(namespace, "iptables", "nft")
+    namespace.nft("add", "set", "ip", "nat", "other", "{ type ipv4_addr; }")
+    namespace.nft("add", "chain", "ip", "nat", "other", "{ type filter hook forward priority 3; }")
+    assert "incompatible" in namespace.run("iptables-nft-save").stdout
+    found = inside(namespace, read)
+    assert found is not None
+    assert read_rows(found) == EXPECTED
+    assert (found.source, found.unread) == ("netlink, ip6tables-nft-save", ())
+
+
+@needs_root
+@NFT
+def test_a_program_that_fails_is_done_without(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    restore_iptables(namespace, "iptables", "nft")
+    _program(tmp_path, "iptables-nft-save", "exit 1")
+    _program(tmp_path, "ip6tables-nft-save", "exit 1")
+    monkeypatch.setattr(iptables_programs, "PATH", str(tmp_path))
+    found = inside(namespace, read)
+    assert found is not None
+    assert (read_rows(found), found.unread) == (EXPECTED, ())
+
+
+@needs_root
+@pytest.mark.parametrize("layout", ["1.36", "1.26", "1.23"])
+@pytest.mark.parametrize("detector", ["-s 10.244.0.0/15", "-i veth+", "-i cni0"])
+@NFT
+def test_netlink_says_what_the_program_says(namespace: Namespace, layout: str, detector: str) -> None:
+    inside(namespace, lambda: _make_counters("localhost_nps_accepted_pkts"))
+    for version, program, family in ((4, "iptables", Family.IPV4), (6, "ip6tables", Family.IPV6)):
+        how = detector if version == 4 else detector.replace("10.244.0.0/15", "fd44::/47")
+        run(namespace, f"{program}-nft-restore", stdin=iptables(odd(), version, layout=layout, detector=how))
+        run(namespace, f"{program}-nft", "-t", "nat", "-A", "KUBE-SERVICES", *STRANGE)
+        said = namespace.run(f"{program}-nft-save").stdout
+        read_back = bytes(inside(namespace, lambda family=family: iptables_netlink.save(family))).decode()  # type: ignore[misc]
+        assert comparable(read_back) == comparable(said)
+
+
+STRANGE = [
+    "-m",
+    "physdev",
+    "!",
+    "--physdev-is-in",
+    "-p",
+    "udp",
+    "!",
+    "--sport",
+    "5:7",
+    "-m",
+    "mark",
+    "!",
+    "--mark",
+    "0x4/0x6",
+    "-m",
+    "comment",
+    "--comment",
+    "plain",
+    "-j",
+    "ACCEPT",
+]
+
+
+def comparable(text: str) -> list[str]:
+    """In one order, without counters, and without what is left out of a reading over netlink."""
+    lines = [line.replace(" --random-fully", "").partition(" --reject-with")[0] for line in text.splitlines()]
+    lines = [line.replace("--nfacct-name  ", "--nfacct-name ") for line in lines]
+    return sorted(line for line in lines if line.startswith("-A KUBE-"))
+
+
+@needs_root
+@NFT
+def test_what_is_not_understood_over_netlink_is_named(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    restore_iptables(namespace, "iptables", "nft")
+    for rule in (
+        "-m length --length 9",
+        "-p tcp --tcp-flags SYN SYN",
+        "-m statistic --mode nth --every 3 --packet 0",
+        "-m limit --limit 5/min",
+    ):
+        run(
+            namespace,
+            "iptables-nft",
+            "-t",
+            "nat",
+            "-I",
+            "KUBE-EXT-G5FMGV3KWLWQECAD",
+            *rule.split(),
+            "-j",
+            "KUBE-MARK-MASQ",
+        )
+    monkeypatch.setattr(iptables_programs, "PATH", str(tmp_path))
+    found = inside(namespace, read)
+    assert found is not None
+    assert read_rows(found) == EXPECTED
+    assert len(found.unread) == 4
+    assert all("KUBE-EXT-G5FMGV3KWLWQECAD" in unread.what for unread in found.unread)
+
+
+@needs_root
+def test_without_the_legacy_program_the_remedy_is_told(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if namespace.run("iptables-legacy", "-t", "nat", "-S").returncode:
+        pytest.skip("this kernel has no legacy iptables")
+    restore_iptables(namespace, "iptables", "legacy")
+    monkeypatch.setattr(iptables_programs, "PATH", str(tmp_path))
+    found = inside(namespace, read)
+    assert found is not None
+    assert found.entries == ()
+    assert "not installed" in found.unread[0].cause
+    assert "on the node" in found.unread[0].remedy
+
+
+@needs_root
+def test_an_empty_namespace_has_none_and_keeps_none(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iptables_programs, "run", lambda *_: pytest.fail("a program was run"))
+    assert inside(namespace, read) is None
+    assert namespace.nft("list", "tables") == ""
+
+
+def _program(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo broken >&2; exit 3", "failed with 3: broken"),
+        ("exec sleep 60", "did not end"),
+        ("cat /dev/zero", "more than"),
+    ],
+)
+def test_a_program_that_fails_is_told(script: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _program(tmp_path, "iptables-nft-save", script)
+    monkeypatch.setattr(iptables_programs, "LARGEST", 1 << 22)
+    with pytest.raises(iptables_programs.ProgramError, match=words):
+        iptables_programs.run([str(tmp_path / "iptables-nft-save")], patience=1.0 if "sleep" in script else 60.0)
+
+
+def test_a_program_without_a_variant_in_its_name_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(iptables_programs, "PATH", str(tmp_path))
+    _program(tmp_path, "iptables-save", "echo 'iptables-save v1.8.9 (nf_tables)'")
+    assert iptables_programs.find("nft", Family.IPV4) == str(tmp_path / "iptables-save")
+    assert iptables_programs.find("legacy", Family.IPV4) == ""
+    os.symlink(tmp_path / "iptables-save", tmp_path / "xtables-legacy-multi")
+    _program(tmp_path, "xtables-multi", "exit 1")
+    (tmp_path / "ip6tables-save").symlink_to(tmp_path / "xtables-multi")
+    assert iptables_programs.find("legacy", Family.IPV6) == str(tmp_path / "ip6tables-save")
+    assert iptables_programs.find("nft", Family.IPV6) == ""

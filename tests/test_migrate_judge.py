@@ -1,0 +1,186 @@
+"""The report as a whole: verdict, reasons, plan, counts, gaps; and our own tables for the proof."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.cli import main
+from proxy.migrate import ours
+from proxy.migrate.entries import Unread
+from proxy.migrate.facts import Facts, ForwardFilter, NodeFacts
+from proxy.migrate.judge import report
+from proxy.migrate.plan import plan
+from proxy.migrate.report import EXIT_CODES, Proof, Report
+from rules.fake import FakeKernel
+from rules.layout import LAYOUTS
+from rules.objects import Family
+from tests.migrate_cases import NODE_PORT, STICKY, WEB, balanced, connected, here, running
+from tests.migrate_facts import NODE, facts
+from tests.objects import endpoint_slice, list_of, service
+
+ACCEPTED = Proof("accepted")
+DENIED = "HTTP 403: forbidden"
+
+
+def judged(made: Facts, proof: Proof = ACCEPTED) -> Report:
+    return report(made, proof)
+
+
+def test_ready() -> None:
+    made = judged(running(*WEB, *STICKY))
+    assert (made.verdict, made.exit_code, made.reasons) == ("ready", 0, ())
+
+
+def test_ready_with_changes() -> None:
+    made = judged(running(*WEB, change=connected))
+    assert (made.verdict, made.exit_code) == ("ready-with-changes", 10)
+    assert made.reasons == ("2 connections of 1 Service would be cut",)
+
+
+def test_blocked() -> None:
+    made = judged(running(*WEB, change=connected, here=here(forward=(ForwardFilter("chain ip filter FORWARD", "no"),))))
+    assert (made.verdict, made.exit_code) == ("blocked", 11)
+    assert made.reasons == ("A firewall would drop connections to pods",)
+
+
+@pytest.mark.parametrize("what", ["Services", "EndpointSlices"])
+def test_never_ready_without_the_objects(what: str) -> None:
+    made = judged(running(*WEB, unread=[Unread(what, DENIED, "grant it")]))
+    assert made.verdict == "blocked" and what in made.reasons[0]
+    assert [gap.what for gap in made.gaps] == [what]
+
+
+def test_other_objects_may_be_missing() -> None:
+    """The report is on the rest, and says so."""
+    made = judged(running(*WEB, unread=[Unread("ServiceCIDRs", DENIED)]))
+    assert made.verdict == "ready" and [gap.what for gap in made.gaps] == ["ServiceCIDRs"]
+    made = judged(running(*WEB, unread=[Unread("Service default/x", "no object")]))
+    assert made.verdict == "ready"
+
+
+def test_what_was_not_tried_or_compared_is_a_reason() -> None:
+    made = judged(facts(*WEB), Proof("not-tried", "no permission"))
+    assert made.verdict == "ready" and not made.compared
+    assert [reason.partition(":")[0] for reason in made.reasons] == ["not tried", "not compared"]
+    assert {row.result for row in made.services} == {"same"}
+
+
+def test_a_refused_proof_blocks() -> None:
+    assert judged(running(*WEB), Proof("refused", "EINVAL")).verdict == "blocked"
+
+
+def test_somewhere_else_is_a_gap() -> None:
+    made = judged(facts(*WEB, here=NodeFacts(is_this_node=False)))
+    assert [gap.what for gap in made.gaps] == ["the node node0 itself"]
+
+
+def test_gaps_of_the_rules_are_told_once() -> None:
+    unread = Unread("ipsets", "no permission", "run as root")
+    made = running(*WEB, unread=[unread])
+    made.dataplanes = (msgspec.structs.replace(made.dataplanes[0], unread=(unread,)),)
+    assert [gap.what for gap in judged(made).gaps] == ["ipsets"]
+
+
+def test_counts() -> None:
+    dual = service("dual", "10.96.0.9", "fd00::9")
+    made = judged(
+        running(
+            *WEB, *NODE_PORT, dual, endpoint_slice("dual", "10.244.0.8"), endpoint_slice("dual", "fd44::8", name="six")
+        )
+    )
+    counts = made.counts
+    assert (counts.services, counts.service_ports, counts.entries) == (3, 3, 5)
+    assert counts.endpoints == 2 + 1 + 2
+    assert counts.results == {"same": 3, "behaviour": 0, "endpoints": 0, "only-there": 0, "only-here": 0}
+    assert sum(counts.severities.values()) == len(made.findings)
+
+
+def test_the_present_proxy() -> None:
+    made = judged(running(*WEB))
+    assert (made.present.mode, made.present.mode_is_set, made.present.version) == ("ipvs", True, "v1.36.2")
+    assert made.present.dataplanes == ("ipvs",)
+
+
+def test_a_bundle_gives_the_same_report() -> None:
+    made = running(*WEB, *NODE_PORT, *STICKY, balanced(externalTrafficPolicy="Local"), change=connected)
+    again = msgspec.json.decode(msgspec.json.encode(made), type=Facts)
+    assert msgspec.json.encode(judged(again)) == msgspec.json.encode(judged(made))
+    assert msgspec.json.encode(judged(made)) == msgspec.json.encode(report(made, ACCEPTED, ours.read(made)))
+
+
+DOCUMENTS = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-5, 70000), st.text(max_size=5), st.sampled_from(["rr", "primary", "0s"])),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["ipvs", "iptables", "nftables", "scheduler", "excludeCIDRs", "tcpTimeout", "masqueradeBit",
+                             "nodePortAddresses", "clusterCIDR", "strictARP", "healthzBindAddress", "mode"]),
+            inner, max_size=4,
+        ),
+    ),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["ipvs", "iptables", "nodePortAddresses", "clusterCIDR", "mode", "kind"]), DOCUMENTS
+    )
+)
+def test_any_configuration_gives_a_report(document: dict[str, Any]) -> None:
+    made = running(*WEB, *NODE_PORT)
+    made.present = msgspec.structs.replace(made.present, document=document)
+    written = judged(made)
+    assert written.exit_code == EXIT_CODES[written.verdict]
+    read = ours.read(made)
+    assert bool(read.config_error) == any(f.check == "config-refused" for f in written.findings)
+
+
+def test_our_tables_are_those_that_render_prints(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    objects = (*WEB, *NODE_PORT, *STICKY, balanced(loadBalancerSourceRanges=["192.168.77.0/24"]))
+    (tmp_path / "config.yaml").write_text(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16,fd44::/48\n"
+    )
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    (manifests / "all.json").write_text(list_of(*objects, NODE))
+    arguments = ["render", "--manifests", str(manifests), "--config", str(tmp_path / "config.yaml"), "--node", "node0"]
+    assert main(arguments) == 0
+    assert ours.ruleset(ours.read(facts(*objects))) == capsys.readouterr().out
+
+
+def test_our_tables_load() -> None:
+    made = ours.read(facts(*WEB, *NODE_PORT, *STICKY))
+    kernel = FakeKernel()
+    kernel.commit(ours.operations(made))
+    assert all(kernel.dump(LAYOUTS[family].table) for family in Family)
+
+
+@pytest.mark.parametrize("mode", ["ipvs", "iptables", "nftables", ""])
+@pytest.mark.parametrize("platform", ["kubeadm", "k3s", "rke2", "daemonset", ""])
+def test_the_plan(platform: str, mode: str) -> None:
+    made = plan(platform, mode, ())
+    assert made.platform == {"rke2": "k3s"}.get(platform, platform)
+    text = {part: str(getattr(made, part)) for part in ("before", "node", "after", "back")}
+    assert ("kubectl drain NODE" in text["node"]) == ("kubectl uncordon NODE" in text["node"]) == (mode in ("ipvs", ""))
+    for words in ("cleanup --kube-proxy", "--take-over", "nft list tables"):
+        assert words in text["node"]
+    order = [text["node"].index(words) for words in ("enabled=true", "cleanup --kube-proxy", "nft list tables")]
+    assert order == sorted(order)
+    assert "kube-proxy-nft cleanup" in text["back"] and "kube-proxy-nft/enabled-" in text["back"]
+    for part in (made.before, made.node, made.after, made.back):
+        for step in part:
+            assert not step.commands or set(step.commands) in ({"any"}, {"kubeadm", "k3s", "daemonset"})
+
+
+def test_the_plan_begins_with_what_is_to_be_decided() -> None:
+    made = judged(running(*WEB, change=connected, here=here(forward=(ForwardFilter("chain ip filter FORWARD", "no"),))))
+    titles = [step.title for step in made.plan.before]
+    assert titles[0] == "Take out of the way: A firewall would drop connections to pods"
+    assert titles[1] == "Do, or decide: 2 connections of 1 Service would be cut"
