@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from proxy.detect.evidence import ConfiguredMode, KubeChains, Place
 from proxy.errors import SourceError, UsageError
@@ -182,6 +186,41 @@ def test_what_is_no_bundle(data: bytes, cause: str) -> None:
         bundle.decode(data, "here")
     assert cause in str(caught.value)
     assert caught.value.remedy
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from leaves(inner, (*path, key))
+
+
+PLACES = [path for path in leaves(unpacked(FACTS)) if path]
+ANYTHING: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, -1, 2**70, 1.5, "", "x", "\ud800", [], {}, [[]], {"a": 1}, "1.2.3.4:5/TCP", "::/x"]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(PLACES), ANYTHING), min_size=1, max_size=3))
+def test_a_bundle_that_somebody_has_edited(edits: list[tuple[tuple[Any, ...], Any]]) -> None:
+    """It is read, or refused; nothing else."""
+    edited = unpacked(FACTS)
+    for path, value in edits:
+        place = edited
+        with contextlib.suppress(KeyError, IndexError, TypeError):  # an edit before has taken it away
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = value
+    with contextlib.suppress(SourceError):
+        assert bundle.encode(bundle.decode(gzip.compress(json.dumps(edited).encode()), "x"))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes(data: bytes) -> None:
+    for content in (data, b"\x1f\x8b" + data, gzip.compress(data)):
+        with pytest.raises(SourceError):
+            bundle.decode(content, "x")
 
 
 def test_a_bomb(monkeypatch: pytest.MonkeyPatch) -> None:

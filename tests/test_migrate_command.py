@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pty
@@ -19,6 +20,7 @@ import yaml
 from integration.apiserver import FakeApi
 from proxy import cli
 from proxy.migrate import bundle
+from proxy.migrate.report import Proof
 from tests import migrate_nodes as nodes
 from tests.migrate_nodes import config, migrate, report_of, write_manifests
 
@@ -168,7 +170,21 @@ def test_a_bundle_through_pipes(sources: list[str]) -> None:
     assert report_of(done)["node"] == "node0"
 
 
-SECRETS = ("t0p-s3cr3t", "BEGIN CERTIFICATE", "s3rv1ce-acc0unt")
+def test_what_could_not_be_tried_there_is_tried_here(sources: list[str], tmp_path: Path) -> None:
+    path = str(tmp_path / "b.json.gz")
+    assert migrate(None, "collect", *sources, path).returncode == 0
+    facts = bundle.read(path)
+    assert facts.proof and facts.proof.status == "accepted"
+    for status, kernel in (("refused", "6.1.0-elsewhere"), ("not-tried", os.uname().release)):
+        facts.proof = Proof(status, "x", "6.1.0-elsewhere")  # type: ignore[arg-type]
+        bundle.write(facts, path)
+        report = report_of(migrate(None, "--dry-run", f"--bundle={path}", "-o", "json"))
+        assert report["proof"]["kernel"] == kernel
+        assert report["proof"]["status"] == ("refused" if status == "refused" else "accepted")
+
+
+CERTIFICATE = base64.b64encode(b"-----BEGIN CERTIFICATE-----").decode()
+SECRETS = ("t0p-s3cr3t", CERTIFICATE, "s3rv1ce-acc0unt")
 
 
 def test_nothing_secret_is_in_a_bundle(api: FakeApi, tmp_path: Path) -> None:
@@ -180,6 +196,9 @@ def test_nothing_secret_is_in_a_bundle(api: FakeApi, tmp_path: Path) -> None:
         api.put(item)
     api.token = SECRETS[2]
     kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")
+    content = yaml.safe_load(Path(kubeconfig).read_text())
+    content["users"].append({"name": "other", "user": {"token": SECRETS[0], "client-certificate-data": CERTIFICATE}})
+    Path(kubeconfig).write_text(yaml.safe_dump(content))
     config_file = tmp_path / "config.conf"
     config_file.write_text(
         config("ipvs").read_text().rstrip().removesuffix("}")
@@ -212,6 +231,18 @@ def test_from_an_api_server(api: FakeApi, tmp_path: Path) -> None:
     assert any("elsewhere" in gap["cause"] or "interface here" in gap["cause"] for gap in report["gaps"])
     by_environment = migrate(None, "--dry-run", "-o", "json", environment={"KUBECONFIG": str(kubeconfig)})
     assert report_of(by_environment)["node"] == "node0"
+
+
+def test_here_is_believed(api: FakeApi, tmp_path: Path) -> None:
+    """On a node whose addresses its Node does not have (yet)."""
+    namespace = nodes.make("nftables")
+    namespace.run("ip", "addr", "flush", "dev", "eth0")
+    manifests = write_manifests(tmp_path / "cluster")
+    options = ["--dry-run", "-o", "json", f"--manifests={manifests}", f"--config={config('nftables')}"]
+    without, told = (report_of(migrate(namespace, *options, *more)) for more in ([], ["--here"]))
+    namespace.close()
+    assert not without["compared"] and told["compared"]
+    assert any("--here" in gap["remedy"] for gap in without["gaps"])
 
 
 def test_a_server_that_does_not_answer(api: FakeApi, tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from proxy.detect.evidence import ConfiguredMode, Version
 from proxy.errors import ConfigError, SourceError
@@ -20,7 +22,7 @@ from proxy.migrate.report import Proof
 from proxy.trouble import Trouble
 from tests import cluster_api
 from tests.cluster_api import Answer, ClusterApi
-from tests.migrate_nodes import config, write_manifests
+from tests.migrate_nodes import REPO, config, write_manifests
 from tests.migrate_nodes import objects as recorded
 
 Json = dict[str, Any]
@@ -180,6 +182,38 @@ def test_kube_proxy_itself_may_be_hidden(kubeadm: Cluster, plural: str) -> None:
         assert any("configmaps" in one.remedy and "HTTP 403" in one.cause for one in found.unread)
     else:
         assert found.present.mode == "ipvs"  # its ConfigMap has its usual name
+
+
+def documented() -> list[Json]:
+    """The rules of the ClusterRole in docs/migrate.md."""
+    text = (REPO / "docs/migrate.md").read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    [role] = [d for block in blocks for d in yaml.safe_load_all(block) if d and d["kind"] == "ClusterRole"]
+    rules: list[Json] = role["rules"]
+    return rules
+
+
+def test_the_documented_permissions_are_enough(kubeadm: Cluster) -> None:
+    """And each of them is needed."""
+    rules, used = documented(), set()
+
+    def before(path: str) -> Answer | None:
+        found = re.match(r"/(?:api|apis/([^/]+))/v1(?:/namespaces/[^/]+)?/([a-z]+)(/[^/?]+)?", path)
+        if found:
+            asked = (found[1] or "", found[2], "get" if found[3] else "list")
+            used.add(asked)
+            group, resource, verb = asked
+            if not any(group in r["apiGroups"] and resource in r["resources"] and verb in r["verbs"] for r in rules):
+                return Answer(403, json.dumps({"kind": "Status", "message": f"{asked} is forbidden"}).encode())
+        return None
+
+    kubeadm.before = before
+    found = facts(kubeadm)
+    facts(kubeadm, node="", environment={"NODE_NAME": "other"})  # which lists Nodes
+    assert len(found.unread) == 1 and found.present.mode == "ipvs"  # it is not this node
+    allowed = {(g, r, v) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
+    assert used <= allowed
+    assert allowed - used <= {("apps", "daemonsets", "get")}  # where flags are in the DaemonSet
 
 
 def test_nothing_is_allowed(kubeadm: Cluster) -> None:
@@ -406,6 +440,13 @@ def test_manifests(tmp_path: Path) -> None:
     assert found.node == "node0" and names(found)["Service"] > 10 and names(found)["Node"] == 1
     assert found.source == f"manifests {directory}" and found.cluster_version == ""
     assert not found.here.is_this_node
+
+
+def test_a_configuration_that_names_a_node_does_not_make_this_machine_one(tmp_path: Path) -> None:
+    """Given on a workstation, with manifests that have no Node."""
+    directory = write_manifests(tmp_path / "m", [item for item in recorded() if item["kind"] != "Node"])
+    found = facts(nobody, manifests=str(directory), config=str(config("ipvs")), node="")
+    assert found.node == "node0" and not found.here.is_this_node
 
 
 def test_problems_of_files_are_told(tmp_path: Path) -> None:

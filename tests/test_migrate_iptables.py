@@ -14,11 +14,12 @@ from proxy.migrate.iptables_entries import of_text, read
 from rules.objects import Family
 from tests.dataplane_model import read_rows, recorded_world, rows
 from tests.dataplanes import _make_counters, inside, needs, needs_root, recorded, restore_iptables, run
-from tests.kube_proxy_rules import iptables
+from tests.kube_proxy_iptables import iptables
+from tests.migrate_iptables_damage import DAMAGES, IP4, NOT_UNDERSTOOD, RANGES, line_with
 from tests.migrate_worlds import odd
 from tests.netns import Namespace
 
-IP4, IP6 = recorded("iptables", "iptables-save.txt"), recorded("iptables", "ip6tables-save.txt")
+IP6 = recorded("iptables", "ip6tables-save.txt")
 EXPECTED = rows(recorded_world())
 NFT = needs("iptables-nft-restore", "iptables-nft-save")
 
@@ -44,33 +45,13 @@ def changed(ip4: str, ip6: str = IP6) -> tuple[set[str], tuple[str, ...]]:
 
 
 def told(found: Dataplane) -> tuple[str, ...]:
-    return tuple(f"{unread.what}: {unread.cause}" for unread in found.unread)
-
-
-def line_with(*words: str) -> str:
-    """The one line of the recording that has all these words, its end included."""
-    lines = [line for line in IP4.splitlines(keepends=True) if all(word in line for word in words)]
-    assert len(lines) == 1, lines
-    return lines[0]
-
-
-def chain_of(comment: str, kind: str) -> str:
-    """The chain KUBE-<kind>-* that a rule with this comment names."""
-    names = {
-        word
-        for line in IP4.splitlines()
-        if f'"{comment}' in line
-        for word in line.split()
-        if word.startswith(f"KUBE-{kind}-")
-    }
-    assert len(names) == 1, names
-    return names.pop()
+    return tuple(f"{unread.what}: {unread.cause}" for unread in (*found.unread, *found.remarks))
 
 
 def test_recording_is_what_its_objects_ask_for() -> None:
     found = of(IP4)
     assert read_rows(found) == EXPECTED
-    assert found.unread == ()
+    assert (found.unread, found.remarks) == ((), ())
     assert (found.mode, found.masquerade_mark, found.nodeport_addresses) == ("iptables", 0x4000, None)
     assert found.localhost_nodeports
     assert {entry.scheduler for entry in found.entries} == {"random"}
@@ -97,170 +78,12 @@ def test_other_modes_chains_are_no_dataplane_of_this_one() -> None:
     assert of_text(kubelet, "") is None
 
 
-WEB, LOCAL, RANGES = "10.96.30.1:80/TCP", "NodePort 30103/TCP IPv4", "198.51.100.31:443/TCP"
-STICKY, EMPTY = "10.96.30.9:80/TCP", "10.96.30.10:80/TCP"
-OF_LOCAL = {LOCAL}
-
-
-def damage_endpoint_goes() -> tuple[str, set[str]]:
-    return IP4.replace(line_with("KUBE-SVC-A7H36EAONPX5U2SX", "-> 10.244.0.3:8080"), ""), {WEB}
-
-
-def damage_last_endpoint_goes() -> tuple[str, set[str]]:
-    return IP4.replace(line_with("KUBE-SVC-A7H36EAONPX5U2SX", "-> 10.244.1.3:8080"), ""), {WEB}
-
-
-def damage_stale_destination() -> tuple[str, set[str]]:
-    return IP4.replace(
-        line := line_with("default/web:p80tcp", "DNAT", "10.244.0.3:8080"), line.replace("10.244.0.3", "10.244.9.9")
-    ), {WEB}
-
-
-def damage_stale_endpoint_added() -> tuple[str, set[str]]:
-    line = line_with("KUBE-SVC-A7H36EAONPX5U2SX", "-> 10.244.1.3:8080")
-    return IP4.replace(
-        line,
-        "[0:0] -A KUBE-SVC-A7H36EAONPX5U2SX -m statistic --mode random --probability 0.1 -j KUBE-SEP-4MSQ5TQNL3KHY34A\n"
-        + line,
-    ), {WEB}
-
-
-def damage_stale_endpoint_behind_the_last() -> tuple[str, set[str]]:
-    line = line_with("KUBE-SVC-A7H36EAONPX5U2SX", "-> 10.244.1.3:8080")
-    return IP4.replace(line, line + "[0:0] -A KUBE-SVC-A7H36EAONPX5U2SX -j KUBE-SEP-4MSQ5TQNL3KHY34A\n"), {WEB}
-
-
-def damage_another_port() -> tuple[str, set[str]]:
-    return IP4.replace(
-        line := line_with("default/web:p80tcp", "DNAT", "10.244.0.3:8080"), line.replace(":8080", ":8081")
-    ), {WEB}
-
-
-def damage_service_goes() -> tuple[str, set[str]]:
-    return IP4.replace(line_with("-A KUBE-SERVICES", "default/web:p80tcp cluster IP"), ""), {WEB}
-
-
-def damage_unknown_service() -> tuple[str, set[str]]:
-    line = line_with("-A KUBE-SERVICES", "default/web:p80tcp cluster IP")
-    added = line.replace("10.96.30.1/32", "10.96.77.7/32").replace("default/web", "default/gone")
-    return IP4.replace(line, line + added), {"10.96.77.7:80/TCP"}
-
-
-def damage_refusal_goes() -> tuple[str, set[str]]:
-    return IP4.replace(line_with("-A KUBE-SERVICES", "REJECT"), ""), {EMPTY}
-
-
-def damage_refused_otherwise() -> tuple[str, set[str]]:
-    line = line_with("-A KUBE-SERVICES", "REJECT")
-    return IP4.replace(line, line.replace("REJECT --reject-with icmp-port-unreachable", "DROP")), {EMPTY}
-
-
-def damage_refused_for_one_client_only() -> tuple[str, set[str]]:
-    line = line_with("-A KUBE-SERVICES", "REJECT")
-    return IP4.replace(line, line.replace("KUBE-SERVICES -d", "KUBE-SERVICES -s 10.9.9.9/32 -d")), {EMPTY}
-
-
-def damage_service_for_one_client_only() -> tuple[str, set[str]]:
-    line = line_with("-A KUBE-SERVICES", "default/web:p80tcp cluster IP")
-    return IP4.replace(line, line.replace("KUBE-SERVICES -d", "KUBE-SERVICES -s 10.9.9.9/32 -d")), {WEB}
-
-
-def damage_external_for_one_port_only() -> tuple[str, set[str]]:
-    line = line_with("-A KUBE-EXT-P5RLDULGQRL7K2WN -j")
-    changed = line.replace("-j", "-p tcp -m tcp --dport 99 -j")
-    return IP4.replace(line, changed), {"192.0.2.30:80/TCP"}
-
-
-def damage_node_port_refusal_goes() -> tuple[str, set[str]]:
-    return IP4.replace(line_with("has no local endpoints"), ""), {"NodePort 30104/TCP IPv4"}
-
-
-def damage_affinity_goes() -> tuple[str, set[str]]:
-    lines = [line for line in IP4.splitlines(keepends=True) if "--rcheck" not in line]
-    return "".join(lines), {STICKY}
-
-
-def damage_affinity_of_one_endpoint_goes() -> tuple[str, set[str]]:
-    return IP4.replace(line_with("--rcheck", "-> 10.244.1.2:8080"), ""), {STICKY}
-
-
-def damage_affinity_is_not_remembered() -> tuple[str, set[str]]:
-    line = line_with("--set", "DNAT", "10.244.1.3:8080")
-    return IP4.replace(line, line[: line.index(" -m recent")] + line[line.index(" -m tcp") :]), {STICKY}
-
-
-def damage_another_timeout() -> tuple[str, set[str]]:
-    return IP4.replace("--seconds 3600", "--seconds 60"), {STICKY}
-
-
-def damage_source_range_goes() -> tuple[str, set[str]]:
-    return IP4.replace(line_with("-A KUBE-FW-", "203.0.113.0/24"), ""), {RANGES}
-
-
-def damage_source_range_grows() -> tuple[str, set[str]]:
-    line = line_with("-A KUBE-FW-", "203.0.113.0/24")
-    return IP4.replace(line, line.replace("203.0.113.0/24", "203.0.0.0/16")), {RANGES}
-
-
-def damage_firewall_is_passed_by() -> tuple[str, set[str]]:
-    line = line_with("-A KUBE-SERVICES", "default/lb-ranges:p443tcp loadbalancer IP")
-    return IP4.replace(line, line.replace("KUBE-FW-", "KUBE-EXT-")), {RANGES}
-
-
-def damage_everybody_passes_the_firewall() -> tuple[str, set[str]]:
-    line = line_with("-A KUBE-FW-", "will be dropped")
-    return IP4.replace(line, line.replace("\n", " -j KUBE-EXT-XNSRSQRUMO72ZEPB\n")), {RANGES}
-
-
-def damage_service_chain_is_swapped() -> tuple[str, set[str]]:
-    line = line_with("-A KUBE-SERVICES", "default/web:p80tcp cluster IP")
-    return IP4.replace(
-        line, line.replace("KUBE-SVC-A7H36EAONPX5U2SX", chain_of("default/ext:p80tcp cluster IP", "SVC"))
-    ), {WEB}
-
-
-def damage_policy_becomes_cluster() -> tuple[str, set[str]]:
-    line = line_with("-A KUBE-EXT-55C4DQP3ZP53ZJY5 -j KUBE-SVL-55C4DQP3ZP53ZJY5")
-    return IP4.replace(line, line.replace("KUBE-SVL", "KUBE-SVC")), OF_LOCAL
-
-
-def damage_pods_do_not_get_all_endpoints() -> tuple[str, set[str]]:
-    return IP4.replace(line_with('-m comment --comment "pod traffic for default/np-local:p80tcp'), ""), OF_LOCAL
-
-
-def damage_node_does_not_get_all_endpoints() -> tuple[str, set[str]]:
-    return IP4.replace(line_with('"route LOCAL traffic for default/np-local:p80tcp'), ""), OF_LOCAL
-
-
-def damage_other_pods_are_meant() -> tuple[str, set[str]]:
-    line = line_with('-m comment --comment "pod traffic for default/np-local:p80tcp')
-    return IP4.replace(line, line.replace("10.244.0.0/16", "10.0.0.0/8")), OF_LOCAL
-
-
-def damage_masquerading_goes() -> tuple[str, set[str]]:
-    return IP4.replace(line_with('"masquerade traffic for default/lb:p443tcp'), ""), {
-        "198.51.100.30:443/TCP",
-        "NodePort 30105/TCP IPv4",
-    }
-
-
-def damage_everything_is_masqueraded() -> tuple[str, set[str]]:
-    line = line_with('"masquerade LOCAL traffic for default/np-local:p80tcp')
-    return IP4.replace(line, line.replace("-m addrtype --src-type LOCAL ", "")), OF_LOCAL
-
-
-def damage_node_port_goes() -> tuple[str, set[str]]:
-    return IP4.replace(line_with("-A KUBE-NODEPORTS -p tcp", '"default/lb:p443tcp"'), ""), {"NodePort 30105/TCP IPv4"}
-
-
-DAMAGES = [value for name, value in list(globals().items()) if name.startswith("damage_")]
-
-
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__[7:])
 def test_damage_changes_the_entries_concerned_and_no_other(damage: object) -> None:
     text, concerned = damage()  # type: ignore[operator]
     assert text != IP4
     assert changed(text)[0] == concerned
+    assert bool(of(text).unread) == (damage in NOT_UNDERSTOOD)
 
 
 @needs_root
@@ -356,8 +179,9 @@ def test_both_variants_are_told(namespace: Namespace) -> None:
     found = inside(namespace, read)
     assert found is not None
     assert read_rows(found) == EXPECTED
-    assert "both variants" in found.unread[0].what
-    assert "0 of them in both and different" in found.unread[0].cause
+    assert found.unread == ()
+    assert "both variants" in found.remarks[0].what
+    assert "0 of them in both and different" in found.remarks[0].cause
 
 
 @needs_root
@@ -376,11 +200,12 @@ def test_without_programs_the_nft_variant_is_read_over_netlink(
 
 @needs_root
 @NFT
-def test_a_table_that_the_program_leaves_out(namespace: Namespace) -> None:
+def test_a_table_that_the_program_leaves_out(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     restore_iptables(namespace, "iptables", "nft")
-    namespace.nft("add", "set", "ip", "nat", "other", "{ type ipv4_addr; }")
-    namespace.nft("add", "chain", "ip", "nat", "other", "{ type filter hook forward priority 3; }")
-    assert "incompatible" in namespace.run("iptables-nft-save").stdout
+    _program(tmp_path, "iptables-nft-save", "echo \"# Table \\`nat' is incompatible, use 'nft' tool.\"")
+    monkeypatch.setattr(iptables_programs, "PATH", f"{tmp_path}:{iptables_programs.PATH}")
     found = inside(namespace, read)
     assert found is not None
     assert read_rows(found) == EXPECTED
@@ -441,10 +266,20 @@ STRANGE = [
 
 
 def comparable(text: str) -> list[str]:
-    """In one order, without counters, and without what is left out of a reading over netlink."""
-    lines = [line.replace(" --random-fully", "").partition(" --reject-with")[0] for line in text.splitlines()]
-    lines = [line.replace("--nfacct-name  ", "--nfacct-name ") for line in lines]
-    return sorted(line for line in lines if line.startswith("-A KUBE-"))
+    """The rules, in one order."""
+    return sorted(line.replace("--nfacct-name  ", "--nfacct-name ") for line in text.splitlines() if line[:2] == "-A")
+
+
+@needs_root
+@NFT
+def test_netlink_says_what_the_program_says_of_the_recording(namespace: Namespace) -> None:
+    restore_iptables(namespace, "iptables", "nft")
+    run(namespace, "iptables-nft", "-A", "INPUT", "-m", "conntrack", "!", "--ctstate", "INVALID,SNAT,UNTRACKED", "-j", "KUBE-FORWARD")  # fmt: skip
+    for program, family in (("iptables", Family.IPV4), ("ip6tables", Family.IPV6)):
+        said = namespace.run(f"{program}-nft-save").stdout
+        read_back = bytes(inside(namespace, lambda family=family: iptables_netlink.save(family))).decode()  # type: ignore[misc]
+        assert comparable(read_back) == comparable(said)
+        assert of_text(read_back, "") == of_text(said, "")
 
 
 @needs_root

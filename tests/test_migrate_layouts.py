@@ -9,7 +9,8 @@ from proxy.migrate.iptables_entries import read as read_iptables
 from proxy.migrate.nft_entries import read as read_nftables
 from tests.dataplane_model import Row, places, read_rows, rows
 from tests.dataplanes import inside, needs, needs_root, run
-from tests.kube_proxy_rules import iptables, nftables
+from tests.kube_proxy_iptables import iptables
+from tests.kube_proxy_nftables import nftables
 from tests.migrate_worlds import odd, of_flows
 from tests.netns import Namespace
 from tests.service_model import World
@@ -34,7 +35,7 @@ def test_iptables(world: World, layout: str) -> None:
     texts = [iptables(world, version, layout=layout, detector=DETECTORS["cidr"][version // 6]) for version in (4, 6)]
     found = of_text(*texts)
     assert found is not None
-    assert found.unread == ()
+    assert (found.unread, found.remarks) == ((), ())
     assert read_rows(found) == wanted(world)
 
 
@@ -47,7 +48,7 @@ def test_iptables_with_any_detector(detector: str, comments: bool) -> None:
         iptables(world, 4, detector=four, comments=comments), iptables(world, 6, detector=six, comments=comments)
     )
     assert found is not None
-    assert found.unread == ()
+    assert (found.unread, found.remarks) == ((), ())
     assert read_rows(found) == wanted(world)
 
 
@@ -64,7 +65,7 @@ def test_iptables_through_the_kernel(layout: str) -> None:
     finally:
         namespace.close()
     assert found is not None
-    assert found.unread == ()
+    assert (found.unread, found.remarks) == ((), ())
     assert read_rows(found) == wanted(world)
 
 
@@ -89,7 +90,7 @@ def of_nftables(world: World, layout: str, detector: str, addresses: tuple[str, 
     finally:
         namespace.close()
     assert found is not None
-    assert found.unread == ()
+    assert (found.unread, found.remarks) == ((), ())
     return read_rows(found), found.nodeport_addresses
 
 
@@ -122,3 +123,38 @@ def test_worlds_have_every_kind_of_place() -> None:
     assert {row.affinity for _, row in found} >= {0, 77, 10800}
     assert any(row.sources for _, row in found)
     assert {place.protocol for place, _ in found} == {"TCP", "UDP", "SCTP"}
+
+
+@needs_root
+@needs("nft")
+@pytest.mark.parametrize(
+    ("old", "new", "stale"),
+    [
+        ("meta l4proto tcp dnat to 10.244.1.11:8080", "meta l4proto tcp dnat to 10.244.9.9:8080", "10.244.9.9:8080"),
+        ("meta l4proto tcp dnat to 10.244.1.11:8080", "meta l4proto tcp dnat to 10.244.1.11:8089", "10.244.1.11:8089"),
+        ("meta l4proto tcp dnat to 10.244.1.11:8080", "limit rate 1/second meta l4proto tcp dnat to 10.244.1.11:8080", ""),
+        ("meta l4proto tcp dnat to 10.244.1.11:8080", "accept", ""),
+    ],
+)  # fmt: skip
+def test_an_endpoints_chain_that_is_not_what_its_name_says(old: str, new: str, stale: str) -> None:
+    """One of many chains of the same shape."""
+    world = odd()
+    text = nftables(world, 4, layout="1.31", detector="ip saddr 10.244.0.0/16")
+    assert text.count(old) == 1
+    namespace = Namespace()
+    try:
+        namespace.nft("-f", "-", stdin=text.replace(old, new))
+        found = inside(namespace, read_nftables)
+    finally:
+        namespace.close()
+    assert found is not None
+    there, expected = read_rows(found), {key: row for key, row in wanted(world).items() if _is_ipv4(key)}
+    changed = "10.96.9.1:80/TCP"
+    assert {key for key in expected if there[key] != expected[key]} == {changed}
+    gone = expected[changed].inside - there[changed].inside
+    assert gone == {"10.244.1.11:8080"}
+    assert there[changed].inside - expected[changed].inside == ({stale} if stale else set())
+
+
+def _is_ipv4(key: str) -> bool:
+    return not key.startswith("[") and not key.endswith("IPv6")

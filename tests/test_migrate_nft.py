@@ -53,7 +53,7 @@ def test_recording_is_what_its_objects_ask_for(namespace: Namespace) -> None:
     found = inside(namespace, read)
     assert found is not None
     assert read_rows(found) == EXPECTED
-    assert found.unread == ()
+    assert (found.unread, found.remarks) == ((), ())
     assert (found.mode, found.source, found.masquerade_mark) == ("nftables", "netlink", 0x4000)
     assert found.nodeport_addresses == (bytes((192, 168, 77, 2)), bytes.fromhex("fd770000000000000000000000000002"))
 
@@ -164,8 +164,9 @@ def test_damage_changes_the_entries_concerned_and_no_other(damage: str, namespac
 def test_what_is_not_understood_or_missing_is_named(old: str, new: str, words: str, namespace: Namespace) -> None:
     found = of(namespace, TEXT.replace(old, new, 1))
     assert old in TEXT
-    assert any(words in unread.cause for unread in found.unread), found.unread
-    assert all("kube-proxy" in unread.remedy for unread in found.unread)
+    told = (*found.unread, *found.remarks)
+    assert any(words in unread.cause for unread in told), told
+    assert all("kube-proxy" in unread.remedy for unread in told)
 
 
 def test_foreign_counters_do_no_harm(namespace: Namespace) -> None:

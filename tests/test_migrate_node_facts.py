@@ -13,7 +13,8 @@ from proxy.detect.host_files import HostFiles
 from proxy.detect.kernel_support import KernelFiles
 from proxy.detect.processes import RunningProxy
 from proxy.migrate import accounting, base_chains, cni, iptables_facts, listeners, node_facts, others
-from proxy.migrate.facts import Listener, MarkUse
+from proxy.migrate.entries import Unread
+from proxy.migrate.facts import Listener, MarkUse, NodeFacts
 from proxy.migrate.iptables_save import Saved, parse
 from proxy.migrate.node_facts import platform, sysctls
 from proxy.migrate.others import Others
@@ -205,6 +206,15 @@ def test_sysctls(tmp_path: Path) -> None:
     assert sysctls()["net/ipv4/ip_forward"] in ("0", "1")
 
 
+def here() -> tuple[NodeFacts, list[Unread]]:
+    """What is read in this thread's network namespace."""
+    chains, unread = base_chains.read(KernelFiles().presence)
+    seen = Others()
+    hidden = seen.read_rest(chains)
+    facts, more = node_facts.read(HostFiles(Path("/nonexistent")), [], chains, seen, PODS)
+    return facts, [*unread, *hidden, *more]
+
+
 # -- From the kernel ---------------------------------------------------------------------------------------------------
 
 RULESET = """
@@ -247,7 +257,7 @@ def test_base_chains_of_nftables(namespace: Namespace) -> None:
         ("ip6", "mine", "out", "route", "output", -150, "accept", 0, ""),
         ("netdev", "mine", "in", "filter", "ingress", 0, "accept", 0, ""),
     }
-    facts, _ = inside(namespace, lambda: node_facts.read(HostFiles(Path("/nonexistent")), [], Others(PODS)))
+    facts, _ = inside(namespace, here)
     assert {(one.place, one.lets_dnat) for one in facts.forward} == {
         ("chain inet firewalld filter_FORWARD", "unknown"),
         ("chain inet mine forward", "unknown"),
@@ -269,7 +279,7 @@ def test_base_chains_of_iptables(namespace: Namespace, variant: str) -> None:
         ("FORWARD", "forward", "drop", 1),
         ("OUTPUT", "output", "accept", 0),
     }
-    facts, unread = inside(namespace, lambda: node_facts.read(HostFiles(Path("/nonexistent")), [], Others(PODS)))
+    facts, unread = inside(namespace, here)
     assert not unread
     assert [(one.place, one.lets_dnat) for one in facts.forward] == [("chain ip filter FORWARD", "yes")]
 
@@ -282,7 +292,7 @@ def test_without_the_program(namespace: Namespace, monkeypatch: pytest.MonkeyPat
     rules = "*filter\n:FORWARD DROP\n-A FORWARD -d 10.244.0.0/16 -j ACCEPT\nCOMMIT\n"
     namespace.run(f"iptables-{variant}-restore", stdin=rules)
     monkeypatch.setattr("proxy.migrate.iptables_programs.PATH", "/nonexistent")
-    facts, unread = inside(namespace, lambda: node_facts.read(HostFiles(Path("/nonexistent")), [], Others(PODS)))
+    facts, unread = inside(namespace, here)
     assert [(one.place, one.lets_dnat) for one in facts.forward] == [("chain ip filter FORWARD", lets)]
     if variant == "legacy":
         [told] = unread
@@ -317,7 +327,7 @@ def test_localhost_packets(namespace: Namespace) -> None:
 def test_interfaces(namespace: Namespace) -> None:
     namespace.run("ip", "link", "add", "br7", "type", "bridge")
     namespace.run("ip", "addr", "add", "10.7.0.1/24", "dev", "br7")
-    facts, unread = inside(namespace, lambda: node_facts.read(HostFiles(Path("/nonexistent")), [], Others(PODS)))
+    facts, unread = inside(namespace, here)
     assert not unread
     assert {one.name: one.addresses for one in facts.interfaces} == {"lo": (), "br7": (bytes([10, 7, 0, 1]),)}
     assert facts.conntrack_max and facts.conntrack_count == 0

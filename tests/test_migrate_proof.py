@@ -129,7 +129,9 @@ class Lacking:
 
     def commit(self, made: list[Operation]) -> int:
         rules = [one for one in made if isinstance(one, AddRule)]
-        lost: list[Operation] = [one for one in rules if "numgen" in [expression.NAME for expression in one.rule.expressions]]
+        lost: list[Operation] = [
+            one for one in rules if "numgen" in [expression.NAME for expression in one.rule.expressions]
+        ]
         raise TransactionError(tuple(Failure(one, errno.ENOENT) for one in [*lost, IMPOSSIBLE]))
 
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,11 +44,17 @@ def node(request: pytest.FixtureRequest) -> Iterator[tuple[str, Namespace]]:
 
 
 @pytest.fixture
-def manifests(tmp_path: Path) -> Path:
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:3]:  # nobody must get there
-        parent.chmod(parent.stat().st_mode | 0o555)
-    return nodes.write_manifests(tmp_path / "cluster")
+def shared() -> Iterator[Path]:
+    """A directory where nobody may read, too: pytest's own are root's alone."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory)
+        path.chmod(0o755)
+        yield path
+
+
+@pytest.fixture
+def manifests(shared: Path) -> Path:
+    return nodes.write_manifests(shared / "cluster")
 
 
 def _flow() -> None:
@@ -119,10 +126,10 @@ def test_the_api_server_is_only_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["iptables", "ipvs"])
-def test_a_bundle_gives_the_same_report(mode: str, manifests: Path, tmp_path: Path) -> None:
+def test_a_bundle_gives_the_same_report(mode: str, manifests: Path, shared: Path) -> None:
     """Elsewhere: in another namespace, as another user. Nor does collecting one change anything."""
     namespace = nodes.make(mode)
-    bundle = tmp_path / "node0.json.gz"
+    bundle = shared / "node0.json.gz"
     before = nodes.state(namespace)
     done = nodes.migrate(namespace, "collect", *options(mode, manifests), str(bundle))
     assert done.returncode == 0, done.stderr

@@ -57,6 +57,7 @@ class Dataplane(Struct, frozen=True):
     masquerade_mark: the bit in the packet mark that asks for masquerading; 0: none was found.
     source: where it was read: "netlink", "iptables-nft-save", "/proc/net/ip_vs".
     unread: parts that could not be read; then what is missing in `entries` may be there.
+    remarks: what is wrong with rules that were read: they are stale, or damaged. `entries` says what they do.
     localhost_nodeports: NodePorts answer at 127.0.0.0/8 too (if route_localnet is set).
     """
 
@@ -67,6 +68,7 @@ class Dataplane(Struct, frozen=True):
     source: str = ""
     unread: tuple[Unread, ...] = ()
     localhost_nodeports: bool = False
+    remarks: tuple[Unread, ...] = ()
 
 
 def of_service_port(port: ServicePort) -> Entry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -27,21 +27,23 @@ from proxy.detect.scope import Scope
 from proxy.detect.versions import NEWEST
 from proxy.detect.versions import parse as parse_version
 from proxy.errors import SourceError
-from proxy.migrate import access, identity, live, node_facts, objects, present_cluster, present_host, proof
+from proxy.migrate import access, identity, listeners, live, node_facts, objects, present_cluster, present_host
 from proxy.migrate.configuration import usable
 from proxy.migrate.entries import Dataplane, Unread
 from proxy.migrate.facts import Facts, NodeFacts, PresentProxy
 from proxy.migrate.given_config import read_given
 from proxy.migrate.identity import Machine
 from proxy.migrate.objects import Objects, Progress
-from proxy.migrate.others import Others
 from proxy.migrate.present import Found
 from proxy.migrate.present_host import OnHost
 from proxy.nodes import read_node
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 METRICS_PORT: Final = 10249
-_ELSEWHERE: Final = "run it on that node (`migrate collect` makes a bundle there), or say --here if this is the node"
+_ELSEWHERE: Final = (
+    "run it on that node, in a pod with hostNetwork: true (`migrate collect` makes a bundle there), or say --here if this"
+    " is the node"
+)
 
 
 class Wanted(Struct, frozen=True):
@@ -83,16 +85,19 @@ class _Gathering:
         given = read_given(self._wanted.config) if self._wanted.config else None
         self._progress("this machine", 0)
         host = present_host.starting(self._files, self._running)
-        machine = self._machine(given or (host.found if host else None))
-        found = self._objects(machine, host)
-        name = self._wanted.node or (found.node.metadata.name if found.node else machine.names[0])
+        machine = self._machine(host.found if host else None)
+        names = [self._wanted.node] if self._wanted.node else [*_override(given), *machine.names]
+        found = self._node(names, machine, host)
+        name = found.node.metadata.name if found.node else names[0]
         reason = "" if self._wanted.here else identity.why_not(found.node, name, found.boot, machine)
+        look = None if reason else live.Look()
+        self._objects(found)
         self._unread += found.unread
         self._ask_cluster(name)
         if not reason:
             self._ask_machine(name)
         present = self._present(name, given, host if not reason else None, reason)
-        here, dataplanes = self._here(name, reason, present, found)
+        here, dataplanes = self._here(look, present, found) if look else (self._elsewhere(name, reason), [])
         return Facts(
             name,
             datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -110,17 +115,16 @@ class _Gathering:
     # -- Where things are ----------------------------------------------------------------------------------------------
 
     def _machine(self, found: Found | None) -> Machine:
-        override = found.document.get("hostnameOverride") if found else None
-        names = [self._environment.get("NODE_NAME", ""), override or "", os.uname().nodename]
+        names = [self._environment.get("NODE_NAME", ""), *_override(found), os.uname().nodename]
         try:
             addresses = frozenset().union(*interfaces.addresses().values())
         except (OSError, ValueError):
             addresses = frozenset()
-        usable_names = (str(name).strip().lower() for name in names)
-        return Machine(tuple(dict.fromkeys(filter(None, usable_names))), addresses, _boot())
+        lower = (name.strip().lower() for name in names)
+        return Machine(tuple(dict.fromkeys(filter(None, lower))), addresses, _boot())
 
-    def _objects(self, machine: Machine, host: OnHost | None) -> Objects:
-        names = [self._wanted.node] if self._wanted.node else list(machine.names)
+    def _node(self, names: Sequence[str], machine: Machine, host: OnHost | None) -> Objects:
+        """The Node; of manifests, all objects."""
         choose = None if self._wanted.node else lambda nodes: identity.choose(nodes, machine)
         if self._wanted.manifests:
             return objects.from_manifests(self._wanted.manifests, self._progress, names, choose)
@@ -131,13 +135,19 @@ class _Gathering:
         if self._reader.is_gone and isinstance(version, Unreadable):
             raise SourceError(self._reader.server, version.cause, version.remedy)
         self._evidence.append(version)
-        found = objects.from_api(self._reader, self._progress, names, choose)
+        return objects.node_from_api(self._reader, self._progress, names, choose)
+
+    def _objects(self, found: Objects) -> None:
+        """The rest of them, from the API server."""
+        if self._reader is None:
+            return
+        before = len(found.unread)
+        objects.add_from_api(self._reader, self._progress, found)
         if self._reader.is_gone or (found.unread and not any(found.items.values())):
-            first = found.unread[0]
+            first = [*found.unread[before:], *found.unread][0]
             raise SourceError(
                 self._reader.server, f"nothing can be learned from it: {first.what}: {first.cause}", first.remedy
             )
-        return found
 
     # -- What the detector sees ----------------------------------------------------------------------------------------
 
@@ -217,28 +227,22 @@ class _Gathering:
 
     # -- The node ------------------------------------------------------------------------------------------------------
 
-    def _here(
-        self, name: str, elsewhere: str, present: PresentProxy, found: Objects
-    ) -> tuple[NodeFacts, list[Dataplane]]:
-        if elsewhere:
-            what = f"node {name} from inside: its live rules, interfaces, sockets, sysctls"
-            self._unread.append(Unread(what, elsewhere, _ELSEWHERE))
-            kernels = [e.release for e in self._evidence if isinstance(e, Kernel) and e.place.node == name]
-            facts = node_facts.elsewhere(kernels[0] if kernels else "")
-            return msgspec.structs.replace(facts, platform=self._platform(name, "")), []
-        others = Others(_pods(present, found))
-        dataplanes, unread = live.dataplanes(self._progress, others.take)
-        self._unread += unread
+    def _elsewhere(self, name: str, reason: str) -> NodeFacts:
+        what = f"node {name} from inside: its live rules, interfaces, sockets, sysctls"
+        self._unread.append(Unread(what, reason, _ELSEWHERE))
+        kernels = [e.release for e in self._evidence if isinstance(e, Kernel) and e.place.node == name]
+        facts = node_facts.elsewhere(kernels[0] if kernels else "")
+        return msgspec.structs.replace(facts, platform=self._platform(name, ""))
+
+    def _here(self, look: live.Look, present: PresentProxy, found: Objects) -> tuple[NodeFacts, list[Dataplane]]:
+        self._progress("the rules in the kernel", 0)
+        look.wait()
+        self._unread += look.unread
         self._progress("the node", 0)
-        facts, unread = node_facts.read(self._files, self._running, others)
+        facts, unread = node_facts.read(self._files, self._running, look.chains, look.others, _pods(present, found))
         self._unread += unread
-        self._progress("features of the kernel", 0)
-        missing, more = proof.missing_features()
-        self._unread += more
-        return (
-            msgspec.structs.replace(facts, missing_features=missing, platform=self._platform(name, facts.platform)),
-            dataplanes,
-        )
+        platform = self._platform(found.node.metadata.name if found.node else "", facts.platform)
+        return msgspec.structs.replace(facts, missing_features=look.features, platform=platform), look.dataplanes
 
     def _platform(self, name: str, known: str) -> str:
         if known:
@@ -251,6 +255,12 @@ class _Gathering:
         if any(e.place.kind == "configmap" and e.place.part.startswith("config.conf") for e in said):
             return "kubeadm"
         return "daemonset" if any(e.place.kind in ("daemonset", "configmap") for e in said) else ""
+
+
+def _override(found: Found | None) -> list[str]:
+    """The node's name, if a configuration says it."""
+    name = str(found.document.get("hostnameOverride") or "").strip().lower() if found else ""
+    return [name] if name and "$(" not in name else []
 
 
 def _pods(present: PresentProxy, found: Objects) -> list[Network]:
@@ -268,9 +278,7 @@ def _pods(present: PresentProxy, found: Objects) -> list[Network]:
 
 def _urls() -> list[str]:
     """Where a kube-proxy may say its mode. Nobody is asked where nobody listens: a connection leaves traces, if small ones."""
-    from proxy.migrate import listeners
-
-    there = {one.port for one in listeners.read() if one.protocol == "TCP"}
+    there = {one.port for one in listeners.read(proc=Path("/nonexistent")) if one.protocol == "TCP"}
     return [url for url in proxy_ports.URLS if METRICS_PORT in there]
 
 

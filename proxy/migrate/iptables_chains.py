@@ -80,7 +80,7 @@ class Chains:
             self._known[name, source] = Outcome()  # whoever comes back here goes round in circles
             chain = self._nat.get(name)
             if chain is None:
-                self._notes.add(f"chain {name}", "it is not there, and a rule leads to it")
+                self._notes.remark(f"chain {name}", "it is not there, and a rule leads to it")
                 found = Outcome()
             elif name.startswith("KUBE-FW-"):
                 found = self._firewall(name, chain, source)
@@ -153,7 +153,7 @@ class Chains:
         if not ranges:
             return self.follow(plain, source)
         if len(targets) > 1:
-            self._notes.add(f"chain {name}", f"leads to {' and to '.join(targets)}: taken for the first")
+            self._notes.remark(f"chain {name}", f"leads to {' and to '.join(targets)}: taken for the first")
         before = self.follow((rule for rule in plain if rule.target == MARK_MASQUERADE), source)
         rest = self.follow((rule for rule in plain if rule.target != MARK_MASQUERADE), source)
         if rest.endpoints:
@@ -193,7 +193,9 @@ class Chains:
             remembered.add(seconds if to in chosen and listed == wanted else 0)
         affinity = next(iter(remembered)) if len(remembered) == 1 else 0
         if sticky and not affinity:
-            self._notes.add(f"chain {name}", "session affinity for some endpoints, and not, or otherwise, for others")
+            self._notes.remark(
+                f"chain {name}", "session affinity for some endpoints, and not, or otherwise, for others"
+            )
         return Outcome(frozenset(endpoints), before.masquerade, affinity)
 
     def _endpoint(self, name: bytes) -> tuple[bytes, bytes]:
@@ -216,9 +218,9 @@ class Chains:
                 )
                 at = next_at
         if not packed:
-            self._notes.add(f"chain {name.decode()}", "it leads to no endpoint")
+            self._notes.remark(f"chain {name.decode()}", "it leads to no endpoint")
         elif not own or _address(own) != packed[:-4]:
-            self._notes.add(f"chain {name.decode()}", "an endpoint that connects to itself is not masqueraded")
+            self._notes.remark(f"chain {name.decode()}", "an endpoint that connects to itself is not masqueraded")
         return packed, listed
 
 

@@ -68,8 +68,9 @@ def both(nft: Dataplane, legacy: Dataplane) -> Dataplane:
         nft.nodeport_addresses,
         nft.masquerade_mark or legacy.masquerade_mark,
         f"{nft.source}, {legacy.source}",
-        (told, *nft.unread, *legacy.unread),
+        (*nft.unread, *legacy.unread),
         nft.localhost_nodeports or legacy.localhost_nodeports,
+        (told, *nft.remarks, *legacy.remarks),
     )
 
 
@@ -155,6 +156,7 @@ def _of_families(
         source,
         (*unread, *notes.unread()),
         any(part.localhost for part in found.values()),
+        notes.remarks(),
     )
 
 

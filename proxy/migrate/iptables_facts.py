@@ -91,6 +91,18 @@ def _masks(line: str) -> Iterator[int]:
                 continue
 
 
+def filters(saved: Saved) -> str:
+    """The filter table without kube-proxy's chains, as iptables-save prints it."""
+    chains = {
+        name: chain
+        for name, chain in saved.tables.get("filter", {}).items()
+        if not name.startswith(OURS) or owner(name)
+    }
+    declared = [f":{name} {chain.policy or '-'} [0:0]" for name, chain in chains.items()]
+    lines = [line for chain in chains.values() for line in chain.lines()]
+    return "\n".join(["*filter", *declared, *lines, "COMMIT", ""]) if chains else ""
+
+
 def forward(saved: Saved, family: str, pods: Sequence[Network]) -> ForwardFilter | None:
     """The FORWARD chain, if it drops anything. pods: the ranges that pods are in."""
     table = saved.tables.get("filter", {})

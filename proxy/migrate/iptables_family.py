@@ -98,8 +98,8 @@ class _Reader:
     def _rules(self, table: Table, chain: str) -> Iterator[Rule]:
         return self._chains.rules(table[chain].lines()) if chain in table else iter(())
 
-    def _note(self, rule: Rule, table: str, cause: str = NOT_OURS) -> None:
-        self._notes.add(f"{self._family.nft} {table}: {text_of(rule)}", cause)
+    def _note(self, rule: Rule, table: str) -> None:
+        self._notes.add(f"{self._family.nft} {table}: {text_of(rule)}", NOT_OURS)
 
     def _services(self) -> None:
         """KUBE-SERVICES: first those of an address and port, last those that lead to the NodePorts."""
@@ -127,7 +127,8 @@ class _Reader:
         for key, rule in local:
             route = self._routes.get(key)
             if route is None or all(rule.target != other.target for other in route.rules):
-                self._note(rule, "nat", "it leads elsewhere than the NodePort at other addresses does")
+                cause = "it leads elsewhere than the NodePort at other addresses does"
+                self._notes.remark(f"{self._family.nft} nat: {text_of(rule)}", cause)
 
     def _route(self, key: bytes, rule: Rule) -> None:
         route = self._routes.get(key)
@@ -191,7 +192,7 @@ class _Reader:
         outside = self._chains.follow(route.rules, Source.OUTSIDE)
         inside = self._inside(key, route, outside) if route.external else outside
         if outside.sources is not None and FIREWALL in self._filter and key not in self._guarded:
-            self._notes.add(describe_key(key), "what its source ranges keep out is not dropped")
+            self._notes.remark(describe_key(key), "what its source ranges keep out is not dropped")
         lasting = inside if inside.endpoints else outside
         return Entry(
             key,
@@ -213,7 +214,7 @@ class _Reader:
         pod = self._chains.follow(route.rules, Source.POD)
         if pod.endpoints == node.endpoints:
             return node
-        self._notes.add(describe_key(key), "pods and this node are led to different endpoints")
+        self._notes.remark(describe_key(key), "pods and this node are led to different endpoints")
         chain = "KUBE-SVC-" + route.rules[-1].target.rpartition("-")[2]
         usual = self._chains.through(chain, Source.OUTSIDE).endpoints if chain in self._nat else outside.endpoints
         return pod if node.endpoints == usual else node
@@ -249,7 +250,9 @@ class _Reader:
             if rule.target == "MARK" and mark:
                 return mark
             self._note(rule, "nat")
-        self._notes.add(f"{self._family.nft} nat: chain {MARK_MASQUERADE}", "it sets no mark: nothing is masqueraded")
+        self._notes.remark(
+            f"{self._family.nft} nat: chain {MARK_MASQUERADE}", "it sets no mark: nothing is masqueraded"
+        )
         return 0
 
     def _check_jumps(self) -> None:
@@ -259,7 +262,7 @@ class _Reader:
             if to not in rules or (table == "filter" and not rules[to].spans):
                 continue
             if not any(rule.target == to for rule in self._rules(rules, base)):
-                self._notes.add(f"{self._family.nft} {table}: {base} does not lead to {to}", otherwise)
+                self._notes.remark(f"{self._family.nft} {table}: {base} does not lead to {to}", otherwise)
 
 
 def _value(rule: Rule, name: str) -> str:

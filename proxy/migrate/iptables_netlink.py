@@ -16,7 +16,8 @@ _POLICIES: Final = {0: "DROP", 1: "ACCEPT"}
 
 
 def save(family: Family) -> bytearray:
-    """Base chains and KUBE-* chains of the tables nat and filter; counters are left out. Raises OSError, ValueError."""
+    """The tables nat and filter, without counters. Extensions that rules.xtables does not know are modules "unread-NAME".
+    Raises OSError, ValueError."""
     for _ in range(TRIES):
         try:
             with Reader() as reader:
@@ -34,7 +35,7 @@ def _save(reader: Reader, family: Family) -> bytearray:
         table = Table(family, name)
         if reader.flags(table) is None:
             continue
-        chains = [chain for chain in reader.chains(table) if chain.hook >= 0 or chain.name.startswith("KUBE-")]
+        chains = reader.chains(table)
         written += f"*{name}\n".encode()
         for chain in chains:
             policy = _POLICIES.get(chain.policy, "-") if chain.hook >= 0 else "-"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
-from proxy.migrate import iptables_entries, ipvs_entries, nft_entries
+from proxy.detect.kernel_support import KernelFiles
+from proxy.migrate import base_chains, iptables_entries, ipvs_entries, nft_entries
 from proxy.migrate.entries import Dataplane, Unread
+from proxy.migrate.facts import BaseChain
 from proxy.migrate.iptables_entries import Seen
 from proxy.migrate.iptables_programs import ProgramError
+from proxy.migrate.others import Others
+from proxy.migrate.proof import missing_features
 from rules.errors import KernelUnreachable
 
 Read = Callable[[], Dataplane | None]
@@ -22,18 +27,44 @@ def readers(seen: Seen | None = None) -> tuple[tuple[str, Read], ...]:
     )
 
 
-def dataplanes(progress: Callable[[str, int], None], seen: Seen | None = None) -> tuple[list[Dataplane], list[Unread]]:
-    """Of all modes whose rules are in the kernel."""
-    found: list[Dataplane] = []
-    unread: list[Unread] = []
-    for what, read in readers(seen):
-        progress(what, 0)
+class Look:
+    """All that takes long on the node itself, in a thread: programs that list rules run while an API server is asked.
+    dataplanes: of all modes whose rules are in the kernel. chains: base chains. features: as proof.missing_features gives
+    them."""
+
+    def __init__(self) -> None:
+        self.dataplanes: list[Dataplane] = []
+        self.unread: list[Unread] = []
+        self.others = Others()
+        self.chains: tuple[BaseChain, ...] = ()
+        self.features: tuple[str, ...] = ()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="live", daemon=True)
+        self._thread.start()  # in the network namespace of the calling thread
+
+    def wait(self) -> None:
+        """Until it has all. Raises what must not happen."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            self.features, unread = missing_features()
+            self.unread += unread
+            for what, read in readers(self.others.take):
+                self._read(what, read)
+            self.chains, unread = base_chains.read(KernelFiles().presence)
+            self.unread += unread
+            self.unread += self.others.read_rest(self.chains)
+        except BaseException as error:
+            self._failure = error
+
+    def _read(self, what: str, read: Read) -> None:
         try:
             dataplane = read()
         except (OSError, ValueError, KernelUnreachable, ProgramError) as error:
-            unread.append(Unread(what, str(error), "run it as root, or report this bug"))
-            continue
+            self.unread.append(Unread(what, str(error), "run it as root, or report this bug"))
+            return
         if dataplane is not None:
-            found.append(dataplane)
-            progress(what, len(dataplane.entries))
-    return found, unread
+            self.dataplanes.append(dataplane)

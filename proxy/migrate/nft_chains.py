@@ -22,7 +22,6 @@ from rules.expressions import Verdict
 
 DETECTOR_SAMPLE: Final = 1000
 NOT_OURS: Final = "not a rule that kube-proxy writes: it was not followed"
-EVERYBODY: Final = "everybody"
 
 
 class NftChains:
@@ -51,7 +50,7 @@ class NftChains:
         if found is None:
             self._known[name, source] = Outcome()  # whoever comes back here goes round in circles
             if name not in self._table.chains:
-                self._notes.add(f"chain {name}", "it is not there, and a rule leads to it")
+                self._notes.remark(f"chain {name}", "it is not there, and a rule leads to it")
             found = self._known[name, source] = self._follow(name, source)
         return found
 
@@ -96,7 +95,7 @@ class NftChains:
                 if ends or found.ends:
                     return Outcome(found.endpoints, masquerade, found.affinity, found.refusal)
         if sticky:
-            self._notes.add(f"chain {name}", "session affinity, and no way to an endpoint for new clients")
+            self._notes.remark(f"chain {name}", "session affinity, and no way to an endpoint for new clients")
             endpoints = frozenset(leaf.endpoint for to in sticky if (leaf := self._table.leaves.get(to)))
             return Outcome(endpoints, masquerade)
         return Outcome(masquerade=masquerade)
@@ -128,7 +127,7 @@ class NftChains:
         found = self._table.numbered.get(str(action.value), ())
         if len(found) != action.code:
             cause = f"it draws a number below {action.code} for a map of {len(found)}"
-            self._notes.add(f"{self._table.family.nft} kube-proxy, chain {name}", cause)
+            self._notes.remark(f"{self._table.family.nft} kube-proxy, chain {name}", cause)
         return found
 
     def _balance(self, name: str, chosen: list[str], sticky: dict[str, str]) -> Outcome:
@@ -136,7 +135,7 @@ class NftChains:
         for to in dict.fromkeys([*chosen, *sticky]):
             leaf = self._table.leaves.get(to)
             if leaf is None:
-                self._notes.add(f"chain {to}", "it leads to no endpoint")
+                self._notes.remark(f"chain {to}", "it leads to no endpoint")
                 continue
             endpoints.add(leaf.endpoint)
             of = self._table.sets.get(leaf.remembers)
@@ -144,7 +143,9 @@ class NftChains:
             remembered.add(of.timeout // 1000 if of is not None and kept else 0)
         affinity = next(iter(remembered)) if len(remembered) == 1 else 0
         if sticky and not affinity:
-            self._notes.add(f"chain {name}", "session affinity for some endpoints, and not, or otherwise, for others")
+            self._notes.remark(
+                f"chain {name}", "session affinity for some endpoints, and not, or otherwise, for others"
+            )
         return Outcome(frozenset(endpoints), affinity=affinity)
 
     def _remembered(self, step: Step) -> tuple[str, str] | None:

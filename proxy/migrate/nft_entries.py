@@ -52,17 +52,17 @@ def read(support: Support | None = None) -> Dataplane | None:
             unread.append(Unread(f"nftables tables {NAME}", said.cause, said.remedy))
     if not found and not unread:
         return None
-    return _whole(found, (*unread, *notes.unread()))
+    return _whole(found, (*unread, *notes.unread()), notes.remarks())
 
 
 def of_tables(*tables: NftTable) -> Dataplane:
     """From tables that were read before."""
     notes = Notes(REMEDY)
     found = {table.family: read_family(table, notes) for table in tables}
-    return _whole(found, notes.unread())
+    return _whole(found, notes.unread(), notes.remarks())
 
 
-def _whole(found: dict[Family, NftEntries], unread: tuple[Unread, ...]) -> Dataplane:
+def _whole(found: dict[Family, NftEntries], unread: tuple[Unread, ...], remarks: tuple[Unread, ...]) -> Dataplane:
     addresses: set[bytes] = set()
     for family, part in found.items():
         addresses |= {bytes(family.address_size)} if part.nodeport_addresses is None else set(part.nodeport_addresses)
@@ -74,6 +74,7 @@ def _whole(found: dict[Family, NftEntries], unread: tuple[Unread, ...]) -> Datap
         next((part.mark for part in found.values() if part.mark), 0),
         "netlink",
         unread,
+        remarks=remarks,
     )
 
 

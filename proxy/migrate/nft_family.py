@@ -135,7 +135,7 @@ class _Reader:
         pod = self._chains.through(chain, Source.POD)
         if pod.endpoints == node.endpoints:
             return node
-        self._notes.add(describe_key(key), "pods and this node are led to different endpoints")
+        self._notes.remark(describe_key(key), "pods and this node are led to different endpoints")
         usual = "service-" + chain.partition("-")[2]
         wanted = self._chains.through(usual, Source.OUTSIDE).endpoints if usual in self._table.chains else frozenset()
         return pod if node.endpoints == wanted else node
@@ -161,23 +161,23 @@ class _Reader:
                 for action in step.actions:
                     if action.kind == "mark":
                         return action.code
-        self._notes.add(f"table {self._table.family.nft} kube-proxy", "no rule sets a mark: nothing is masqueraded")
+        self._notes.remark(f"table {self._table.family.nft} kube-proxy", "no rule sets a mark: nothing is masqueraded")
         return 0
 
     def _check(self) -> None:
         """That packets come by at all."""
         table = f"table {self._table.family.nft} kube-proxy"
         if self._table.flags & TABLE_DORMANT:
-            self._notes.add(table, "it is dormant: none of its rules is in force")
+            self._notes.remark(table, "it is dormant: none of its rules is in force")
         for kind, hook, map_name, otherwise in PATHS:
             if map_name not in self._table.maps:
-                self._notes.add(f"{table}: map {map_name}", "it is not there")
+                self._notes.remark(f"{table}: map {map_name}", "it is not there")
             elif self._table.maps[map_name] and not self._is_asked(kind, hook, map_name):
-                self._notes.add(f"{table}: no base chain leads to map {map_name}", otherwise)
+                self._notes.remark(f"{table}: no base chain leads to map {map_name}", otherwise)
         if not any(
             action.kind == "masquerade" for step in self._reached("nat", POSTROUTING) for action in step.actions
         ):
-            self._notes.add(table, "nothing is masqueraded")
+            self._notes.remark(table, "nothing is masqueraded")
 
     def _is_asked(self, kind: str, hook: int, map_name: str) -> bool:
         return any(_asks(action, map_name) for step in self._reached(kind, hook) for action in step.actions)

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
+from proxy.addresses import Network
 from proxy.detect.host_files import HostFiles
 from proxy.detect.interfaces import addresses
 from proxy.detect.kernel_support import KernelFiles
 from proxy.detect.netlink import NETLINK_ROUTE, Netlink
 from proxy.detect.processes import RunningProxy
-from proxy.migrate import accounting, base_chains, cni, iptables_facts, listeners
+from proxy.migrate import accounting, cni, iptables_facts, listeners
 from proxy.migrate.entries import Unread
 from proxy.migrate.facts import BaseChain, ForwardFilter, Interface, MarkUse, NodeFacts
 from proxy.migrate.others import VARIANTS, Others
@@ -53,14 +54,16 @@ IFLA_IFNAME: Final = 3
 _IFINFOMSG = struct.Struct("=BxHiII")
 
 
-def read(files: HostFiles, running: Sequence[RunningProxy], others: Others) -> tuple[NodeFacts, list[Unread]]:
-    """files: the machine's. running: as processes.scan gives it. others: with what was read of iptables already.
-    `missing_features` is left to proof.missing_features."""
+def read(
+    files: HostFiles,
+    running: Sequence[RunningProxy],
+    chains: tuple[BaseChain, ...],
+    others: Others,
+    pods: Sequence[Network],
+) -> tuple[NodeFacts, list[Unread]]:
+    """files: the machine's. running: as processes.scan gives it. chains: as base_chains gives them. others: what was read of
+    iptables. pods: their ranges, as far as they are known. `missing_features` is left to proof.missing_features."""
     unread: list[Unread] = []
-    support = KernelFiles().presence
-    chains, more = base_chains.read(support)
-    unread += more
-    unread += others.read_rest(chains)
     there = _interfaces(unread)
     values = sysctls()
     networks = cni.names(files, [interface.name for interface in there])
@@ -73,7 +76,7 @@ def read(files: HostFiles, running: Sequence[RunningProxy], others: Others) -> t
         conntrack_count=_number(values.pop("net/netfilter/nf_conntrack_count", "")),
         conntrack_max=_number(values.get("net/netfilter/nf_conntrack_max", "")),
         chains=chains,
-        forward=_forward(chains, others),
+        forward=_forward(chains, others, pods),
         marks=(*others.marks, *_defaults(networks, marked)),
         localhost_packets=_localhost(unread),
         cni=networks,
@@ -123,8 +126,8 @@ def read_link(body: memoryview) -> tuple[int, str]:
     return index, name.rstrip(b"\0").decode(errors="replace")
 
 
-def _forward(chains: Sequence[BaseChain], others: Others) -> tuple[ForwardFilter, ...]:
-    found = list(others.forward)
+def _forward(chains: Sequence[BaseChain], others: Others, pods: Sequence[Network]) -> tuple[ForwardFilter, ...]:
+    found = others.forward(pods)
     seen = {(variant, family.nft) for variant, family in others.seen}
     for chain in chains:
         known = (VARIANTS.get(chain.program), chain.family) in seen

@@ -1,4 +1,4 @@
-"""What a reader of rules could not make sense of, collected: each thing once, and not ten thousand of them. Pure."""
+"""What a reader of rules could not make sense of, and what it found wrong: each thing once, not ten thousand of them. Pure."""
 
 from __future__ import annotations
 
@@ -9,25 +9,37 @@ from proxy.migrate.entries import Unread
 NAMED: Final = 100
 """Of each cause so many are named; the rest is counted."""
 
+Found = dict[str, dict[str, None]]
+"""Cause -> what."""
+
 
 class Notes:
     """remedy: what to do about all of them."""
 
     def __init__(self, remedy: str) -> None:
         self._remedy = remedy
-        self._found: dict[str, dict[str, None]] = {}
+        self._unread: Found = {}
+        self._remarks: Found = {}
 
     def add(self, what: str, cause: str) -> None:
-        self._found.setdefault(cause, {})[what] = None
+        """Not understood: there may be more than was read."""
+        self._unread.setdefault(cause, {})[what] = None
+
+    def remark(self, what: str, cause: str) -> None:
+        """Understood, and wrong."""
+        self._remarks.setdefault(cause, {})[what] = None
 
     def unread(self) -> tuple[Unread, ...]:
         """In the order in which they were met."""
-        return tuple(self._all())
+        return self._all(self._unread)
 
-    def _all(self) -> list[Unread]:
-        told = []
-        for cause, found in self._found.items():
-            told += [Unread(what, cause, self._remedy) for what in list(found)[:NAMED]]
-            if len(found) > NAMED:
-                told.append(Unread(f"{len(found) - NAMED} more", cause, self._remedy))
-        return told
+    def remarks(self) -> tuple[Unread, ...]:
+        return self._all(self._remarks)
+
+    def _all(self, found: Found) -> tuple[Unread, ...]:
+        told: list[Unread] = []
+        for cause, things in found.items():
+            told += [Unread(what, cause, self._remedy) for what in list(things)[:NAMED]]
+            if len(things) > NAMED:
+                told.append(Unread(f"{len(things) - NAMED} more", cause, self._remedy))
+        return tuple(told)

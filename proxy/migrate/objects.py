@@ -72,12 +72,16 @@ class _Boot(Struct):
 
 
 def from_api(reader: ApiReader, progress: Progress, names: Sequence[str], choose: Choose) -> Objects:
-    """All Services, EndpointSlices and ServiceCIDRs, and one Node: the first of these names that there is, else the one that
-    is chosen of all Nodes; choose None: no other will do."""
+    """All of them, and one Node: as node_from_api finds it."""
+    found = node_from_api(reader, progress, names, choose)
+    add_from_api(reader, progress, found)
+    return found
+
+
+def node_from_api(reader: ApiReader, progress: Progress, names: Sequence[str], choose: Choose) -> Objects:
+    """The Node alone: the first of these names that there is, else the one that is chosen of all Nodes; choose None: no other
+    will do."""
     found = Objects({kind: [] for kind in model.KINDS}, source=f"API server {reader.server}")
-    for resource in resources(""):
-        if resource.kind != NODE:
-            _list(reader, resource, found, progress)
     progress("Node", 0)
     try:
         _find_node(reader, names, choose, found)
@@ -85,6 +89,13 @@ def from_api(reader: ApiReader, progress: Progress, names: Sequence[str], choose
         rule = 'verbs ["get", "list"] on resource "nodes" in apiGroup ""'
         found.unread.append(_unread(NODE, PLURAL[NODE], rule, trouble))
     return found
+
+
+def add_from_api(reader: ApiReader, progress: Progress, found: Objects) -> None:
+    """All Services, EndpointSlices and ServiceCIDRs."""
+    for resource in resources(""):
+        if resource.kind != NODE:
+            _list(reader, resource, found, progress)
 
 
 def _find_node(reader: ApiReader, names: Sequence[str], choose: Choose, found: Objects) -> None:

@@ -18,21 +18,23 @@ VARIANTS: Final[dict[str, Variant]] = {"iptables": "nft", "iptables-legacy": "le
 
 
 class Others:
-    """pods: their ranges, as far as they are known. seen: families of which something was read."""
+    """seen: families of which something was read."""
 
-    def __init__(self, pods: Sequence[Network]) -> None:
+    def __init__(self) -> None:
         self.marks: list[MarkUse] = []
-        self.forward: list[ForwardFilter] = []
         self.seen: set[tuple[Variant, Family]] = set()
-        self._pods = pods
+        self._filters: list[tuple[Family, str]] = []
 
     def take(self, variant: Variant, family: Family, saved: Saved) -> None:
-        """What a program has printed."""
+        """What a program has printed. Little of it is kept."""
         self.seen.add((variant, family))
         self.marks += iptables_facts.marks(saved, family.nft)
-        found = iptables_facts.forward(saved, family.nft, self._pods)
-        if found:
-            self.forward.append(found)
+        self._filters.append((family, iptables_facts.filters(saved)))
+
+    def forward(self, pods: Sequence[Network]) -> list[ForwardFilter]:
+        """What their FORWARD chains let through. pods: their ranges, as far as they are known."""
+        found = (iptables_facts.forward(parse(text), family.nft, pods) for family, text in self._filters)
+        return [one for one in found if one]
 
     def read_rest(self, chains: Iterable[BaseChain]) -> list[Unread]:
         """Run the programs for what was not seen. chains: the base chains that there are."""
