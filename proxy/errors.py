@@ -17,7 +17,10 @@ EXIT_CODES: Final = {
     6: "this kernel lacks something that is needed",
     7: "the kernel refused the rules",
     8: "the configuration file changed: start again to use it",
-    9: "another agent programs this network namespace already",
+    9: "another agent programs this network namespace already, or kube-proxy (cleanup)",
+    10: "the node is ready to migrate when something has been done or decided (migrate)",
+    11: "the node is not ready to migrate (migrate)",
+    12: "something of kube-proxy's could not be removed, or looked for (cleanup)",
     130: "interrupted",
 }
 
@@ -62,3 +65,7 @@ class ConfigChanged(UserError):
 
 class AlreadyRunning(UserError):
     exit_code = 9
+
+
+class CleanupIncomplete(UserError):
+    exit_code = 12

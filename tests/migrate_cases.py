@@ -13,7 +13,7 @@ from proxy.detect.evidence import Place
 from proxy.migrate import checks, ours
 from proxy.migrate.case import Case
 from proxy.migrate.compare import compare
-from proxy.migrate.entries import Dataplane, Entry
+from proxy.migrate.entries import Dataplane, Entry, Unread
 from proxy.migrate.facts import Facts, Interface, Listener, NodeFacts
 from proxy.migrate.report import Finding, Proof
 from tests.migrate_facts import ETH0, facts, live
@@ -68,6 +68,12 @@ def running(*objects: Object, mode: Any = "ipvs", scheduler: str = "rr", change:
     if change:
         dataplane = replace(dataplane, entries=tuple(change(entry) for entry in dataplane.entries))
     made.dataplanes = (dataplane,)
+    return made
+
+
+def remarked(made: Facts, *remarks: Unread) -> Facts:
+    """With remarks on the only dataplane."""
+    made.dataplanes = (replace(made.dataplanes[0], remarks=remarks),)
     return made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from proxy.migrate.entries import Dataplane
+from proxy.migrate.entries import Dataplane, Unread
 from proxy.migrate.facts import Interface, Listener, NodeFacts
 from tests.migrate_cases import (
     ALL_PORTS,
@@ -21,6 +21,7 @@ from tests.migrate_cases import (
     fewer_addresses,
     here,
     packed,
+    remarked,
     running,
     unlisted,
     without_object,
@@ -30,6 +31,13 @@ from tests.objects import endpoint_slice
 
 NO_LOCALNET = {"net/ipv4/conf/all/route_localnet": "0"}
 RULE_ROWS: list[Row] = [
+    Row(
+        "rules-damaged",
+        "change",
+        "A jump is gone",
+        lambda: remarked(running(*WEB, mode="iptables"), Unread("chain nat PREROUTING", "a jump is gone")),
+        lambda: running(*WEB, mode="iptables"),
+    ),
     # IPVS.
     Row(
         "ipvs-scheduler",

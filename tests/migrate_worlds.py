@@ -62,10 +62,10 @@ def odd() -> World:
         {
             "type": "LoadBalancer", "externalIPs": ["192.0.2.7", "2001:db8::7"], "externalTrafficPolicy": "Local",
             "sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 77}},
-            "loadBalancerSourceRanges": ["192.168.77.0/24", "2001:db8:9::/48", " 198.18.0.0/15"],
+            "loadBalancerSourceRanges": ["192.168.77.0/24", "2001:db8:9::/48", " 198.18.0.0/15", "198.20.0.0/16", "198.18.5.0/24"],
         },
         [{"name": "a-b", "port": 443, "protocol": "TCP", "nodePort": 30443}],
-        ingress=("198.51.100.9", "198.51.100.19", "2001:db8:1::9"),
+        ingress=("198.51.100.9", "198.51.100.10", "2001:db8:1::9"),
     )  # fmt: skip
     add("here-only", {"type": "NodePort", "externalTrafficPolicy": "Local", "internalTrafficPolicy": "Local"}, [{"port": 82, "protocol": "UDP", "nodePort": 30082}])  # fmt: skip
     add("none-here", {"type": "NodePort", "externalTrafficPolicy": "Local", "internalTrafficPolicy": "Local"}, [{"port": 83, "protocol": "TCP", "nodePort": 30083}], here=0)  # fmt: skip

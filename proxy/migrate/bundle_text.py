@@ -48,6 +48,7 @@ class TextDataplane(Struct, rename="camel", omit_defaults=True):
     source: str = ""
     unread: tuple[Unread, ...] = ()
     localhost_nodeports: bool = False
+    remarks: tuple[Unread, ...] = ()
 
 
 class TextInterface(Struct):
@@ -136,6 +137,7 @@ def _dataplane_to_text(found: Dataplane) -> TextDataplane:
         found.source,
         found.unread,
         found.localhost_nodeports,
+        found.remarks,
     )
 
 
@@ -149,6 +151,7 @@ def _dataplane(text: TextDataplane) -> Dataplane:
         text.source,
         text.unread,
         text.localhost_nodeports,
+        text.remarks,
     )
 
 

@@ -97,6 +97,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     _check("scheduler-annotation", "info", "the annotation `kube-proxy-nft/scheduler`", checks_rules.annotated),
     # The live rules.
     _check("stale-rules", "change", "live rules that are not what the objects ask for", checks_rules.stale),
+    _check("rules-damaged", "change", "live rules that cannot be meant: a jump that is gone, half of a Service's session"
+           " affinity", checks_rules.damaged),
     _check("only-there", "change", "addresses that only the live rules have", checks_rules.only_there),
     _check("only-here", "notice", "addresses that the live rules lack", checks_rules.only_here),
     _check("two-dataplanes", "change", "rules of several modes at once", checks_rules.two_dataplanes),

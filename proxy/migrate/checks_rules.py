@@ -39,6 +39,20 @@ def stale(case: Case) -> Iterator[Finding]:
     )
 
 
+def damaged(case: Case) -> Iterator[Finding]:
+    """Rules that are understood, and cannot be meant."""
+    remarks = case.live.remarks if case.live else ()
+    for cause in dict.fromkeys(remark.cause for remark in remarks):
+        yield finding(
+            "rules-damaged",
+            "change",
+            "Rules that are there now are not as their proxy writes them",
+            f"{cause[0].upper()}{cause[1:]}. Something else has changed them, or the proxy was interrupted.",
+            "see what changes that proxy's rules, because it will meet ours next; starting that proxy again mends them",
+            [remark.what for remark in remarks if remark.cause == cause],
+        )
+
+
 def only_there(case: Case) -> Iterator[Finding]:
     """Addresses that the live rules have and no object asks for."""
     names = case.comparison.drift.get("only-there", [])

@@ -82,12 +82,4 @@ def _gaps(facts: Facts, comparison: Comparison) -> tuple[Gap, ...]:
                 "read that part, too, and run this again",
             )
         )
-    if not facts.here.is_this_node:
-        gaps.append(
-            Gap(
-                f"the node {facts.node} itself",
-                "this was not made there: its kernel, its firewall, its listeners and its live rules are not known",
-                "run it on the node, or make a bundle there (kube-proxy-nft migrate collect)",
-            )
-        )
     return tuple(gaps)
