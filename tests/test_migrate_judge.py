@@ -74,11 +74,6 @@ def test_a_refused_proof_blocks() -> None:
     assert judged(running(*WEB), Proof("refused", "EINVAL")).verdict == "blocked"
 
 
-def test_somewhere_else_is_a_gap() -> None:
-    made = judged(facts(*WEB, here=NodeFacts(is_this_node=False)))
-    assert [gap.what for gap in made.gaps] == ["the node node0 itself"]
-
-
 def test_gaps_of_the_rules_are_told_once() -> None:
     unread = Unread("ipsets", "no permission", "run as root")
     made = running(*WEB, unread=[unread])
