@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.cli import main
 from proxy.migrate import ours
 from proxy.migrate.entries import Unread
-from proxy.migrate.facts import Facts, ForwardFilter, NodeFacts
+from proxy.migrate.facts import Facts, ForwardFilter
 from proxy.migrate.judge import report
 from proxy.migrate.plan import plan
 from proxy.migrate.report import EXIT_CODES, Proof, Report
