@@ -21,6 +21,7 @@ from proxy import (
     node_agent,
     node_families,
     oom_score,
+    privileges,
     signals,
     sysctls,
 )
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "config": _check,
         "detect": _detect,
         "explain": _explain,
+        "migrate": _migrate,
         "trace": _trace,
     }
     try:
@@ -117,6 +119,8 @@ def _init(config: Config) -> None:
 
 
 def _proxy(options: argparse.Namespace, config: Config, fields: Sequence[Given], master: str) -> None:
+    if options.take_over and options.once:
+        raise UsageError("--take-over and --once", "both were given", "run `cleanup --kube-proxy` after `run --once`")
     inbox = Inbox()
     with contextlib.ExitStack() as ends:
         ends.enter_context(signals.ending(inbox.close))
@@ -128,13 +132,17 @@ def _proxy(options: argparse.Namespace, config: Config, fields: Sequence[Given],
         watch = None
         if not options.once:
             oom_score.apply(config.oom_score_adj)
+            reads = (options.config, options.manifests, *(connection.files if connection else ()))
+            privileges.drop(filter(None, reads))  # while there are no other threads
             if options.config:
                 watch = ConfigWatch(
                     options.config, config, lambda data: parse_config(data, options.config, fields), inbox.close
                 )
                 ends.callback(watch.stop)
                 watch.start()
-        here = node_agent.Surroundings(config, node, kernel, source, inbox, connection, options.config or "")
+        here = node_agent.Surroundings(
+            config, node, kernel, source, inbox, connection, options.config or "", take_over=options.take_over
+        )
         node_agent.run(here, once=options.once)
         if watch and watch.changed:
             raise ConfigChanged(options.config, "it changed", "start again to use it")
@@ -242,13 +250,27 @@ def _trace(options: argparse.Namespace) -> None:
     command.run(options)
 
 
+def _migrate(options: argparse.Namespace) -> int:
+    from proxy.migrate import command
+
+    return command.run(options)
+
+
 def _explain(options: argparse.Namespace) -> None:
     from proxy.explain import command
 
     command.run(options)
 
 
-def _cleanup(_options: argparse.Namespace) -> None:
+def _cleanup(options: argparse.Namespace) -> None:
+    if getattr(options, "kube_proxy", False):
+        from proxy.leftovers import command  # with what it needs of the detector
+
+        command.run(dry_run=options.dry_run, force=options.force, output=options.output or "text")
+        return
+    for option in ("dry_run", "force", "output"):
+        if getattr(options, option, None):
+            raise UsageError(f"--{option.replace('_', '-')}", "it means something with --kube-proxy only", "add that")
     instance.check()  # an agent that runs would go on as if its tables were there
     kernel = Kernel()
     operations: list[Operation] = [operation for family in Family for operation in remove(LAYOUTS[family])]

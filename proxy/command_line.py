@@ -12,6 +12,7 @@ from proxy import config_report, flags, logs
 from proxy.detect import arguments as detect
 from proxy.errors import EXIT_CODES
 from proxy.explain import arguments as explain
+from proxy.migrate import arguments as migrate
 from proxy.trace import arguments as trace
 
 _OURS: Final = ("-h", "--help", "--version")
@@ -71,6 +72,12 @@ def _parser() -> argparse.ArgumentParser:
         help="auto: where the kernel can do it (Linux 6.9), nobody else can change our tables while the agent runs (default); "
         "never: everybody can, and it is undone",
     )
+    run.add_argument(
+        "--take-over",
+        action="store_true",
+        help="once our rules are in place and kube-proxy has ended, remove what it has left on this node; connections that "
+        "IPVS carries have 15 minutes to end",
+    )
     _log_level(run, "info, or what -v says")
     flags.add_arguments(run)
     run.epilog = textwrap.fill(
@@ -85,7 +92,20 @@ def _parser() -> argparse.ArgumentParser:
     _node(show)
     _log_level(show)
 
-    clean = _command(commands, "cleanup", "remove our tables from this node, and nothing else")
+    clean = _command(commands, "cleanup", "remove our tables from this node, or what kube-proxy left, and nothing else")
+    clean.add_argument(
+        "--kube-proxy",
+        action="store_true",
+        help="instead of our tables, remove what kube-proxy has left, in whichever mode: its chains of iptables and jumps to "
+        "them, ipsets, IPVS virtual servers, kube-ipvs0, and its nftables tables; an agent may run meanwhile",
+    )
+    clean.add_argument("--dry-run", action="store_true", help="with --kube-proxy: list it, and remove nothing")
+    clean.add_argument(
+        "--force", action="store_true", help="with --kube-proxy: also while kube-proxy runs, which puts it back"
+    )
+    clean.add_argument(
+        "-o", "--output", choices=["text", "json"], help="with --kube-proxy: how to print it (default: text)"
+    )
     _log_level(clean)
 
     config = _command(commands, "config", "look at a configuration").add_subparsers(
@@ -105,6 +125,9 @@ def _parser() -> argparse.ArgumentParser:
     _log_level(detect.add_parser(commands, formatter_class=_Help))
     _log_level(explain.add_parser(commands, formatter_class=_Help))
     _log_level(trace.add_parser(commands, formatter_class=_Help))
+
+    for part in migrate.add_parser(commands, formatter_class=_Help):
+        _log_level(part)
 
     commands.add_parser("demo", help="see it work in network namespaces on this machine", add_help=False)
     return parser

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import resource
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+import structlog
 from msgspec import Struct
 
 from proxy import healthz, sysctls
@@ -38,6 +39,10 @@ from rules.errors import KernelUnreachable
 from rules.kernel import Kernel
 from rules.layout import LAYOUTS
 from rules.objects import Family
+from rules.ownership import can_own
+from rules.table_reader import TableReader
+
+LOG = structlog.get_logger()
 
 GRACE_SECONDS: Final = 2.0
 """How long the first sync waits for the Node and the ServiceCIDRs when Services and EndpointSlices are listed."""
@@ -59,7 +64,8 @@ class ApiServer(Reading, Sending, Protocol):
 
 class Surroundings(Struct, frozen=True):
     """What an agent has around it. node: its name. api: None where there is no API server to talk to. config_file: where
-    the configuration is from, '' for nowhere."""
+    the configuration is from, '' for nowhere. owned: whether the agent owns its tables, where the kernel can do that.
+    take_over: remove what kube-proxy has left."""
 
     config: Config
     node: str
@@ -68,6 +74,8 @@ class Surroundings(Struct, frozen=True):
     inbox: Inbox
     api: ApiServer | None = None
     config_file: str = ""
+    owned: bool = False
+    take_over: bool = False
 
 
 def run(here: Surroundings, *, once: bool) -> None:
@@ -99,6 +107,8 @@ def run(here: Surroundings, *, once: bool) -> None:
                 recorder.start()
                 followers.append(_About(recorder, reports))
             followers.append(_metrics(here, families, recorder, ends))
+            if here.take_over:
+                followers.append(_take_over(ends))
         here.source.start()
         agent = Agent(
             State(here.node, made.bound),
@@ -110,12 +120,36 @@ def run(here: Surroundings, *, once: bool) -> None:
             health=health,
             reports=reports,
             grace=GRACE_SECONDS,
+            owned=_owned(here, families, once),
+            open_reader=None if once else TableReader,
         )
         try:
             agent.run(once=once)
         except UserError as error:
             reports.start_failed(str(error))
             raise
+
+
+def _take_over(ends: contextlib.ExitStack) -> Follower:
+    from proxy.leftovers.take_over import TakeOver  # with what it needs of the detector
+
+    take_over = TakeOver()
+    ends.callback(take_over.stop)
+    return take_over
+
+
+def _owned(here: Surroundings, families: Sequence[Family], once: bool) -> bool:
+    """Not with `once`: when the owner ends, nft 1.0.6 lists its tables in a way that it cannot read again."""
+    if once:
+        return False
+    if not here.owned:
+        cause = "--table-ownership is never"
+    elif not can_own(here.kernel, families[0]):
+        cause = "this kernel has no tables that outlive their owner (Linux 6.9)"
+    else:
+        return True
+    LOG.info("tables_not_owned", cause=cause, then="what others do to them is undone at once")
+    return False
 
 
 def _has_tables(kernel: Kernel, families: Collection[Family]) -> bool:
@@ -146,7 +180,7 @@ def _followers(
     ends.callback(checks.stop)
     conntrack = Conntrack()
     ends.callback(conntrack.stop)
-    forwarder = Forwarder([n for n in config.node_port_addresses.cidrs if _family(n.version) in families])
+    forwarder = Forwarder([n for n in config.node_port_addresses.cidrs if Family.of_version(n.version) in families])
     ends.callback(forwarder.stop)
     watch = TableWatch(here.inbox, here.kernel.port)
     ends.callback(watch.stop)
@@ -196,10 +230,6 @@ def _metrics(
     ends.callback(looks.stop)
     looks.start()
     return looks
-
-
-def _family(version: int) -> Family:
-    return Family.IPV4 if version == 4 else Family.IPV6
 
 
 class _About:

@@ -18,7 +18,7 @@ from rules.netlink import attribute, attributes
 
 KUBE_IPVS: Final = "kube-ipvs0"
 
-RTM_GETLINK, RTM_GETADDR = 18, 22
+RTM_DELLINK, RTM_GETLINK, RTM_GETADDR = 17, 18, 22
 IFLA_IFNAME: Final = 3
 IFA_ADDRESS, IFA_LOCAL = 1, 2
 _IFINFOMSG = struct.Struct("=BxHiII")
@@ -59,6 +59,11 @@ def addresses() -> dict[int, set[bytes]]:
         for index, address in netlink.dump(RTM_GETADDR, _IFADDRMSG.pack(0, 0, 0, 0, 0), read_address):
             found.setdefault(index, set()).add(address)
     return found
+
+
+def by_index(index: int) -> bytes:
+    """The body of a request about one interface."""
+    return _IFINFOMSG.pack(0, 0, index, 0, 0)
 
 
 def read_index(body: memoryview) -> int:

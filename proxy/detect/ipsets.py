@@ -38,9 +38,7 @@ def gather(support: Support) -> list[Evidence]:
         return []
     try:
         with Netlink(NETLINK_NETFILTER) as netlink:
-            kind = SUBSYSTEM << 8 | CMD_LIST
-            names = netlink.dump(kind, _list(FLAG_LIST_SETNAME), read_name)
-            ours = [name for name in names if NAMES.fullmatch(name)]
+            ours = [name for name in read_names(netlink) if NAMES.fullmatch(name)]
             entries = sum(_entries(netlink, name) for name in ours)
     except OSError as error:
         return [] if error.errno in _NOT_THERE else [because(place, error)]
@@ -49,15 +47,21 @@ def gather(support: Support) -> list[Evidence]:
     return [KubeSets(place=place, sets=len(ours), entries=entries)] if ours else []
 
 
+def read_names(netlink: Netlink) -> list[str]:
+    """Of all sets. Raises OSError, ValueError."""
+    return netlink.dump(SUBSYSTEM << 8 | CMD_LIST, request(FLAG_LIST_SETNAME), read_name)
+
+
 def _entries(netlink: Netlink, name: str) -> int:
     named = attribute(ATTR_SETNAME, name.encode() + b"\0")
     try:
-        return sum(netlink.dump(SUBSYSTEM << 8 | CMD_LIST, _list(FLAG_LIST_HEADER, named), read_entries))
+        return sum(netlink.dump(SUBSYSTEM << 8 | CMD_LIST, request(FLAG_LIST_HEADER, named), read_entries))
     except FileNotFoundError:  # it has just gone
         return 0
 
 
-def _list(flags: int, named: bytes = b"") -> bytes:
+def request(flags: int, named: bytes = b"") -> bytes:
+    """The body of a CMD_LIST. named: an ATTR_SETNAME, for one set."""
     return _NFGENMSG.pack(0, 0, 0) + attribute(ATTR_PROTOCOL, PROTOCOL) + named + u32(ATTR_FLAGS, flags)
 
 

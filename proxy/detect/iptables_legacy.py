@@ -60,17 +60,28 @@ def gather() -> list[Evidence]:
 
 
 def _chains(variant: Variant) -> Iterator[str]:
-    with open(variant.names) as lines:
-        tables = [name for line in lines if (name := line.strip()) in TABLES]
-    if not tables:
+    found = tables(variant)
+    if not found:
         return
     with socket.socket(variant.family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-        for table in tables:
+        for table in found:
             yield from chains(_entries(sock.fileno(), variant, table), variant)
 
 
+def tables(variant: Variant) -> list[str]:
+    """Those of TABLES that are there. Raises OSError; FileNotFoundError where the kernel has no such iptables."""
+    with open(variant.names) as lines:
+        return [name for line in lines if (name := line.strip()) in TABLES]
+
+
 def _entries(descriptor: int, variant: Variant, table: str) -> memoryview:
-    """A table's rules as the kernel has them. Raises OSError; ValueError if it is too large."""
+    return read_table(descriptor, variant, table)[1]
+
+
+def read_table(descriptor: int, variant: Variant, table: str) -> tuple[bytes, memoryview]:
+    """struct ipt_getinfo, and the table's rules as the kernel has them. `descriptor`: of a socket of the variant's family.
+
+    Raises OSError; ValueError if it is too large."""
     name = table.encode()
     for _ in range(TRIES):
         info = ctypes.create_string_buffer(name, _INFO.size)
@@ -84,7 +95,7 @@ def _entries(descriptor: int, variant: Variant, table: str) -> memoryview:
             _getsockopt(descriptor, variant.level, GET_ENTRIES, found)
         except BlockingIOError:  # it has another size by now
             continue
-        return memoryview(found)[_REQUEST_SIZE:]
+        return info.raw, memoryview(found)[_REQUEST_SIZE:]
     raise OSError(errno.EAGAIN, f"table {table} changed during each of {TRIES} reads")
 
 

@@ -44,6 +44,12 @@ class KernelFiles:
             return "loadable" if re.search(rf"/{module}\.ko", self._modules) else "absent"
         return "unknown"
 
+    @property
+    def ticks(self) -> int:
+        """CONFIG_HZ; 0: not known."""
+        found = re.search(r"^CONFIG_HZ=([0-9]+)$", self._config, re.MULTILINE)
+        return int(found[1]) if found else 0
+
     @cached_property
     def _loaded(self) -> str:
         return self._read("proc/modules")

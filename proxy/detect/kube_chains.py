@@ -24,11 +24,21 @@ _IPVS: Final = frozenset(
     }
 )
 _OF_BOTH: Final = frozenset({"KUBE-SERVICES", "KUBE-FORWARD", "KUBE-PROXY-FIREWALL"})
-_OF_KUBELET: Final = frozenset(
-    {"KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"}
+KUBELET_ALONE: Final = frozenset({"KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"})
+"""Where these are, a kubelet is, or was."""
+SHARED: Final = frozenset(
+    {"KUBE-FIREWALL"}
     # kubelet's until 1.27, and kube-proxy's
     | {"KUBE-MARK-DROP", "KUBE-MARK-MASQ", "KUBE-POSTROUTING"}
 )
+_OF_KUBELET: Final = KUBELET_ALONE | SHARED
+
+
+def may_be_kube_proxys(name: str) -> bool:
+    """Whether kube-proxy makes a chain of this name, alone or with kubelet."""
+    return (
+        name in _IPTABLES or name in _IPVS or name in _OF_BOTH or name in SHARED or bool(_OF_SERVICES.fullmatch(name))
+    )
 
 
 def classify(names: Iterable[str], place: Place) -> list[KubeChains]:

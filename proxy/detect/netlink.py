@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, Self, TypeVar
 
 from rules.netlink import (
@@ -34,6 +35,7 @@ TRIES: Final = 3
 there may be no better."""
 
 _HEADER = struct.Struct("=IHHII")
+_CODE = struct.Struct("=i")
 T = TypeVar("T")
 
 
@@ -43,7 +45,11 @@ class Netlink:
     Everything raises OSError for what the kernel refuses, and ValueError for replies that cannot be.
     """
 
-    def __init__(self, protocol: int) -> None:
+    _errors: Mapping[int, int] = MappingProxyType({})
+
+    def __init__(self, protocol: int, errors: Mapping[int, int] = _errors) -> None:
+        """errors: a subsystem's own, beyond the system's, and what they are called here."""
+        self._errors = errors
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._sequence = 0
         self._disturbed = False
@@ -67,6 +73,10 @@ class Netlink:
         if len(found) != 1:
             raise ValueError(f"{len(found)} replies to a netlink request for one")
         return found[0]
+
+    def do(self, kind: int, body: bytes, flags: int = 0) -> None:
+        """A request that changes something, acknowledged."""
+        self._read(kind, body, NLM_F_ACK | flags, bytes)
 
     def dump(self, kind: int, body: bytes, read: Callable[[memoryview], T]) -> list[T]:
         """`read` of each reply's body."""
@@ -94,7 +104,8 @@ class Netlink:
                 if reply.kind == NLMSG_DONE:
                     return
                 if reply.kind == NLMSG_ERROR:
-                    code, _ = error_of(reply)
+                    (own,) = _CODE.unpack_from(reply.body)
+                    code = self._errors.get(-own) or error_of(reply)[0]
                     if code:
                         raise OSError(code, os.strerror(code))
                     return
