@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,13 +38,19 @@ _DIRECTIONS: Final = (8080, 8081)
 class Cluster:
     """`start` it, change objects, `settle`, send packets; `stop`. Names of objects are unique by kind.
 
-    config: what differs from CONFIG, key by key at any depth; a key whose value is None is left out.
+    config: what differs from CONFIG, key by key at any depth; a key whose value is None is left out. options: of the
+    agent's command line.
     """
 
     def __init__(
-        self, bed: Bed, directory: Path, config: Object | None = None, labels: Mapping[str, str] | None = None
+        self,
+        bed: Bed,
+        directory: Path,
+        config: Object | None = None,
+        labels: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
     ):
-        self.bed = bed
+        self.bed, self._options = bed, options
         self.manifests = directory / "manifests"
         self.manifests.mkdir(parents=True)
         self._config = directory / "config.json"
@@ -56,7 +62,7 @@ class Cluster:
 
     def start(self) -> None:
         """Returns when the first rules are in the kernel."""
-        self.agent = self.bed.agent(self._config, self.manifests)
+        self.agent = self.bed.agent(self._config, self.manifests, *self._options)
         self.agent.wait("programmed")
 
     def stop(self) -> None:
@@ -114,8 +120,8 @@ class Cluster:
 class Clusters:
     """One agent at a time on a bed: the last one stays for as long as the same configuration and labels are wanted."""
 
-    def __init__(self, bed: Bed, directory: Path) -> None:
-        self.bed = bed
+    def __init__(self, bed: Bed, directory: Path, options: Sequence[str] = ()) -> None:
+        self.bed, self._options = bed, options
         self._directory = directory
         self._number = 0
         self._wanted = ""
@@ -128,7 +134,7 @@ class Clusters:
             if self._current:
                 self._current.stop()
             self._number += 1
-            self._current = Cluster(self.bed, self._directory / str(self._number), config, labels)
+            self._current = Cluster(self.bed, self._directory / str(self._number), config, labels, self._options)
             self._wanted = wanted
             self._current.start()
         return self._current

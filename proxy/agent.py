@@ -5,32 +5,36 @@ No timer stands between an event and its commit: what arrives during a commit is
 
 from __future__ import annotations
 
-import errno
 import gc
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
 from msgspec import Struct
 
-from proxy.errors import KernelTooOld, NoPermission, RulesRefused, UserError
+from proxy import refusals
+from proxy.audits import Audits
 from proxy.events import Event, Failed, Inbox, TablesTouched
 from proxy.health_checks import HealthCheck
 from proxy.healthz import Health
 from proxy.node_reports import NodeReports
 from proxy.nodes import NodeInfo
+from proxy.problems import report as report
+from proxy.refusals import explain as explain
 from proxy.services import Name
 from proxy.settings import Settings
-from proxy.state import Problem, State
+from proxy.state import State
 from proxy.tables import Nftables, Outcome, Tables, Wanted
-from proxy.udp import UdpChange, UdpFlows
+from proxy.udp import UdpChange, UdpFlows, is_udp
 from rules.changes import Touched
 from rules.elements import ServicePort
 from rules.errors import TransactionError
-from rules.expressions import KNOWN
+from rules.judgement import Action, judge
 from rules.layout import TABLE_NAME, Options
 from rules.objects import Family
+from rules.refusals import News, Refusals, Settled, settle, settle_as_one
+from rules.table_reader import Reader
 
 LOG = structlog.get_logger()
 RETRY_SECONDS = (0.0, 0.1, 0.5, 2.0, 10.0, 30.0)
@@ -69,6 +73,8 @@ class Agent:
 
     families: those that this node has; there is no table of the others. health: is told what waits and what is done.
     reports: is told what is worth an Event.
+    owned: whether the tables belong to the kernel's socket (see rules.ownership).
+    open_reader: for a look at the tables now and then (proxy.audits); None: there is none.
     grace: how long the first sync waits for the kinds of object that it can do without (seconds): a NodePort that loses
     its addresses for the moment until the Node is listed would not survive a restart.
     """
@@ -85,17 +91,27 @@ class Agent:
         health: Health | None = None,
         reports: NodeReports | None = None,
         grace: float = 0.0,
+        owned: bool = False,
+        open_reader: Callable[[], Reader] | None = None,
     ) -> None:
         self.state, self.inbox = state, inbox
         self.settings = settings or Settings()
-        self.tables = Tables(kernel, families)
+        self.tables = Tables(kernel, families, owned=owned)
         self.health = health or Health(math.inf)
         self.reports = reports or NodeReports()
         self.followers = followers
         self.repairs = 0
         """How often others' changes to our tables were undone."""
+        self.sync_failures = 0
+        """How often the kernel refused a transaction that no single service port was to blame for."""
+        self.refused = 0
+        """How many service ports are left out, because the kernel does not take them: see `refusals`."""
+        self.refusals = Refusals()
+        """For this thread alone."""
+        self.audits = Audits(self.tables, open_reader) if open_reader else None
         self._clock = clock
-        self._refusals = 0
+        self._failures = 0
+        self._clashes = 0
         self._retry_at = 0.0
         self._grace = grace
         self._start_by: float | None = None
@@ -116,17 +132,26 @@ class Agent:
         events = self.inbox.take(self._patience(once))
         if self.inbox.is_closed:
             return False
-        self.handle(events)
+        audit_is_due = self._audit_at() <= self._clock()
+        if events or not audit_is_due:
+            self.handle(events)
+        if audit_is_due:
+            self._audit()
         return not (once and self.tables.are_programmed and (self.state.is_listed or not events))
 
     def _patience(self, once: bool) -> float | None:
         """How long to wait for events; None: for ever, because nothing else is to be done."""
-        if self._refusals:
+        if self._failures:
             return max(0.0, self._retry_at - self._clock())
         if self._start_by is not None and not self.tables.are_programmed and not self._is_waiting:
             return max(0.0, self._start_by - self._clock())
-        if self._touched:
-            return max(0.0, self._mend_at - self._clock())
+        next_at = min(
+            self._mend_at if self._touched else math.inf,
+            math.inf if self.refusals.retry_at is None else self.refusals.retry_at,
+            self._audit_at(),
+        )
+        if next_at < math.inf:
+            return max(0.0, next_at - self._clock())
         return ONCE_SECONDS if once and self.tables.are_programmed else None
 
     def handle(self, events: Sequence[Event]) -> None:
@@ -158,7 +183,7 @@ class Agent:
 
     def _may_sync(self) -> bool:
         now = self._clock()
-        if self._refusals:
+        if self._failures:
             return now >= self._retry_at
         if self.tables.are_programmed or not self.state.is_complete:
             return self.state.is_complete
@@ -189,54 +214,89 @@ class Agent:
                 self._change(started, options)
                 self._mend(started, options)
         except TransactionError as error:
-            if first and not self._refusals and not self.tables.is_taking_over:
+            self.sync_failures += 1
+            if first and not self._failures and not self.tables.is_taking_over:
                 raise explain(error) from error
-            self._put_back(error, started)
+            self._put_back(error, started, first)
         else:
-            self._refusals = 0
+            self._failures = self._clashes = 0
+            self.refused = len(self.refusals)
             now = self._clock()
             self.health.synced(now)
             self.reports.sync_works(now)
 
-    def _put_back(self, error: TransactionError, started: float) -> None:
-        """What the kernel holds is not what we thought: mend it at once, else replace all of it, ever more slowly."""
-        self.tables.forget()
-        self._refusals += 1
-        wait = RETRY_SECONDS[min(self._refusals, len(RETRY_SECONDS)) - 1]
+    def _put_back(self, error: TransactionError, started: float, is_fresh: bool) -> None:
+        """Try again, ever more slowly. Where others have been at the tables, look at these first; at once, to begin with."""
+        action, meaning = judge(error, fresh=is_fresh)
+        self._failures += 1
+        wait = RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
+        if action in (Action.MEND, Action.LEAVE_OUT):
+            self.tables.forget()
+            self._clashes += 1
+            wait = RETRY_SECONDS[min(self._clashes, len(RETRY_SECONDS)) - 1]
         now = self._clock()
         self._retry_at = now + wait
         self.reports.sync_failed(str(error), now)
-        remedy = "none needed, unless it goes on: then see whether another program changes our tables"
-        LOG.error(
-            "transaction_refused",
-            error=str(error),
-            then="compare, and mend it" if self._refusals == 1 else "replace the whole table",
-            seconds=wait,
-            remedy=remedy,
-        )
+        LOG.error("transaction_refused", error=str(error), cause=meaning, then=action.value, seconds=wait)
         if not wait:
             self._sync(started)
 
     def _start(self, started: float, options: Options) -> None:
-        wanted = self.state.everything()
-        outcome = self.tables.start(
-            self._wanted(options, wanted), may_adopt=self._refusals <= 1, settled=not self._refusals
-        )
+        wanted = self.refusals.without(self.state.everything())
+        # What clashed although the tables had just been read will not go by differences.
+        found = self.tables.read(settled=not self._failures) if self._clashes <= 1 else {}
+        try:
+            outcome = self.tables.start(self._wanted(options, wanted), found)
+        except TransactionError as error:
+            if judge(error, fresh=True)[0] is not Action.LEAVE_OUT:
+                raise
+            settled = settle_as_one(wanted, lambda ports: self.tables.rehearse(self._wanted(options, ports), found))
+            if settled.stopped:
+                raise settled.stopped from error
+            self._note(settled, wanted)
+            wanted = settled.done
+            outcome = self.tables.start(self._wanted(options, wanted), found)
+        found.clear()  # it may be large
         self.state.settle_all()
         differences = {f"{family}_differences": count for family, count in outcome.differences.items()}
         self._log("programmed", started, len(wanted), outcome, **differences)
         self._tell(True, wanted, ())
+        if self.audits:
+            self.audits.postpone(self._clock())
         # What is here now stays: no need for the garbage collector to look at it ever again.
         gc.collect()
         gc.freeze()
 
     def _change(self, started: float, options: Options) -> None:
         wanted = self.state.wanted()
-        outcome = self.tables.change(self._wanted(options, wanted))
-        flows = self.state.settle(wanted)
+        first, again = self.refusals.divide(wanted, self._clock())
+        outcomes: list[Outcome] = []
+
+        def attempt(ports: Mapping[bytes, ServicePort | None]) -> TransactionError | None:
+            try:
+                outcomes.append(self.tables.change(self._wanted(options, ports)))
+            except TransactionError as error:
+                return error
+            return None
+
+        settled = settle(first, attempt, again)
+        news = self._note(settled, {**first, **again})
+        flows = self.state.settle([key for key in wanted if key not in settled.left])
+        flows += [UdpChange(aside.key, frozenset(), True) for aside in news.taken if is_udp(aside.key)]
+        outcome = Outcome(sum(one.operations for one in outcomes), sum(one.bytes for one in outcomes))
         if outcome.operations:
             self._log("committed", started, len(wanted), outcome)
-        self._tell(False, wanted, flows)
+        if settled.done or not settled.stopped:
+            self._tell(False, settled.done, flows)
+        if settled.stopped:
+            raise settled.stopped
+
+    def _note(self, settled: Settled, changes: Mapping[bytes, ServicePort | None]) -> News:
+        """Write down and tell what is left out from now on, and what is not any more."""
+        news = self.refusals.note(settled, changes, self._clock())
+        if news.refused or news.taken:
+            self.reports.refused(refusals.report(news))
+        return news
 
     def _mend(self, started: float, options: Options) -> None:
         """Undo what others did to our tables."""
@@ -244,27 +304,58 @@ class Agent:
         if not self._touched or now < self._mend_at:
             return
         self._pace(now)
-        events, self._touched = self._touched, []
-        why = ", ".join(dict.fromkeys(event.why for event in events if event.why))
-        changes = [change for event in events for change in event.changes]
-        if why:  # nobody knows what was done to which table
+        why = ", ".join(dict.fromkeys(event.why for event in self._touched if event.why))
+        changes = [change for event in self._touched for change in event.changes]
+        if why and self.audits:
+            self.audits.at_once(now, why)
+        elif why:  # nobody knows what was done to which table
             changes += [Touched(family, is_rebuilt=True) for family in self.tables.families]
+        self._undo(started, options, changes, why or "another program changed them")
+        self._touched = []
+
+    def _undo(self, started: float, options: Options, changes: Sequence[Touched], cause: str) -> None:
+        """Raises TransactionError."""
         outcome = self.tables.mend(changes, lambda: self._everything(options))
         if outcome.operations:
             self.repairs += 1
+            if outcome.everything is None:
+                self._tell(False, {}, self._let_through())
+            else:
+                self._tell(True, outcome.everything, ())
             LOG.warning(
                 "tables_mended",
                 by=", ".join(dict.fromkeys(change.who for change in changes if change.who)) or "unknown",
-                cause=why or "another program changed them",
+                cause=cause,
                 operations=outcome.operations,
                 bytes=outcome.bytes,
                 milliseconds=_milliseconds(started),
                 remedy=f"see why that program touches the tables {TABLE_NAME}",
             )
 
+    def _let_through(self) -> list[UdpChange]:
+        """What the absence of rules for a while means for UDP flows: any may have been let through as it was."""
+        return [UdpChange(key, frozenset(), True) for key, flows in self.state.udp_flows().items() if flows.usable]
+
+    def _audit_at(self) -> float:
+        """When the tables are to be looked at; not while they are not as they should be anyway."""
+        return self.audits.next_at if self.audits and self.tables.are_programmed and not self._failures else math.inf
+
+    def _audit(self) -> None:
+        """A step of it, and what has to be done about what it finds."""
+        if self._audit_at() > self._clock() or self.tables.options is None or self.audits is None:
+            return
+        started = time.perf_counter()
+        touched = self.audits.step(self._clock())
+        if touched:
+            try:
+                self._undo(started, self.tables.options, [touched], self.audits.cause)
+            except TransactionError as error:
+                self.sync_failures += 1
+                self._put_back(error, started, False)
+
     def _everything(self, options: Options) -> Wanted:
         """All that is wanted, while nothing of it is new."""
-        wanted = self.state.everything()
+        wanted = self.refusals.without(self.state.everything())
         self.state.settle_all()
         return self._wanted(options, wanted)
 
@@ -303,45 +394,3 @@ class Agent:
 
 def _milliseconds(started: float) -> float:
     return round((time.perf_counter() - started) * 1e3, 3)
-
-
-def report(problems: Iterable[Problem]) -> None:
-    """Log what had to be left out."""
-    for problem in problems:
-        LOG.warning(
-            "object_left_out",
-            kind=problem.kind,
-            namespace=problem.namespace,
-            name=problem.name,
-            reason=problem.reason,
-            remedy="mend the object; it is read again when it changes",
-        )
-
-
-def explain(error: TransactionError) -> UserError:
-    """Why the kernel does not take our rules, and what to do."""
-    if error.is_not_permitted:
-        return NoPermission(
-            "nftables",
-            "no permission to program it",
-            "run as root, or with the capability CAP_NET_ADMIN; if it is so, another program owns the table:"
-            " `nft list tables` shows it",
-        )
-    whole = {failure.errno: failure.detail for failure in error.failures if not failure.operation}
-    if errno.EMSGSIZE in whole:  # without CAP_NET_ADMIN this comes before the kernel looks for the permission
-        return NoPermission("nftables", whole[errno.EMSGSIZE], "run as root")
-    if errno.EOPNOTSUPP in whole:
-        return KernelTooOld(
-            "nftables",
-            "this kernel does not have it",
-            "load its module nf_tables or use a kernel with CONFIG_NF_TABLES",
-        )
-    missing = error.missing_expressions
-    if missing:
-        options = ", ".join(sorted({KNOWN[name].KERNEL_OPTION for name in missing if name in KNOWN}))
-        return KernelTooOld(
-            "nftables",
-            f"this kernel has no {', '.join(missing)} expression",
-            f"load its module or use a kernel with {options}; Linux 5.13 or newer is needed",
-        )
-    return RulesRefused("nftables", str(error), "please report this, with the kernel's version")

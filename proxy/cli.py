@@ -141,7 +141,15 @@ def _proxy(options: argparse.Namespace, config: Config, fields: Sequence[Given],
                 ends.callback(watch.stop)
                 watch.start()
         here = node_agent.Surroundings(
-            config, node, kernel, source, inbox, connection, options.config or "", take_over=options.take_over
+            config,
+            node,
+            kernel,
+            source,
+            inbox,
+            connection,
+            options.config or "",
+            owned=options.table_ownership == "auto",
+            take_over=options.take_over,
         )
         node_agent.run(here, once=options.once)
         if watch and watch.changed:

@@ -75,6 +75,11 @@ class Inbox:
             self._events.extend(events)
             self._ready.notify()
 
+    @property
+    def waiting(self) -> int:
+        """How many events there are to be taken."""
+        return len(self._events)
+
     def close(self) -> None:
         """No more: `take` returns [] at once, now and later."""
         with self._ready:

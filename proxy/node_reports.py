@@ -13,6 +13,7 @@ STARTING: Final = "Starting"
 FAILED_TO_START: Final = "FailedToStart"
 FAILED_TO_SYNC: Final = "FailedToSyncRules"
 SYNC_RECOVERED: Final = "SyncRulesRecovered"
+REFUSED: Final = "ServicePortRefused"
 CONFLICT: Final = "AddressConflict"
 
 START: Final = "StartKubeProxy"
@@ -75,6 +76,11 @@ class NodeReports:
             note = f"The rules in the kernel are up to date again, after {now - self._failing_since:.0f} s"
             self._recorder.record(SYNC_RECOVERED, note, action=SYNC)
         self._failing_since, self._has_told = None, False
+
+    def refused(self, note: str) -> None:
+        """Service ports that the kernel does not take. note: as proxy.refusals.report gives it; "": none."""
+        if note:
+            self._recorder.record(REFUSED, note, warning=True, action=SYNC, key=f"{REFUSED} {note}")
 
     def conflicts(self, problems: Sequence[Problem]) -> None:
         """Services that claim what belongs to others, as far as it is news. All of them in one Event."""

@@ -6,21 +6,24 @@ What a transaction is about to make is believed when the kernel has acknowledged
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import structlog
 from msgspec import Struct
 
 from rules.adopt import Adopted, adopt
+from rules.audit import audit
 from rules.changes import Touched, merge
 from rules.diff import Plan, Programmed
 from rules.dump import TableState
 from rules.elements import ServicePort, family_of
-from rules.errors import KernelUnreachable
+from rules.errors import KernelUnreachable, TransactionError
 from rules.layout import LAYOUTS, Network, Options
 from rules.mend import mend
-from rules.objects import Family, Table
+from rules.objects import PERSIST, Family, Table
+from rules.rehearsal import rehearse
+from rules.table_reader import Reader
 from rules.tables import change_local, change_service_cidrs, replace
 from rules.transaction import Operation
 
@@ -28,10 +31,15 @@ LOG = structlog.get_logger()
 
 Ports = Mapping[bytes, ServicePort | None]
 Addresses = Mapping[Family, frozenset[bytes]]
+Found = dict[Family, TableState | None]
+"""The tables that are there. None, or no entry: there is none, or it is to be replaced."""
 
 
 class Nftables(Protocol):
     """What is needed of a kernel: rules.kernel.Kernel, or rules.fake.FakeKernel."""
+
+    @property
+    def port(self) -> int: ...
 
     def commit(self, operations: Sequence[Operation]) -> int: ...
 
@@ -40,11 +48,12 @@ class Nftables(Protocol):
 
 class Outcome(Struct, frozen=True):
     """What a transaction was: its operations and bytes. differences: of each table that was taken over, how much of it
-    was not as it should be."""
+    was not as it should be. everything: what the tables hold now, if it was all looked at."""
 
     operations: int
     bytes: int
     differences: dict[str, int] = {}
+    everything: Ports | None = None
 
 
 class Wanted(Struct, frozen=True):
@@ -58,10 +67,10 @@ class Wanted(Struct, frozen=True):
 
 class Tables:
     """One table for each of `families`. All methods raise TransactionError when the kernel refuses, and change nothing
-    then."""
+    then. owned: by the kernel's socket, so that nobody else can change them (see rules.ownership)."""
 
-    def __init__(self, kernel: Nftables, families: Collection[Family]) -> None:
-        self.kernel, self.families = kernel, families
+    def __init__(self, kernel: Nftables, families: Collection[Family], *, owned: bool = False) -> None:
+        self.kernel, self.families, self.owned = kernel, families, owned
         self.programmed: dict[Family, Programmed] = {}
         self.options: Options | None = None
         self.service_cidrs: tuple[Network, ...] = ()
@@ -77,23 +86,45 @@ class Tables:
         """What the kernel holds is not what we thought."""
         self.programmed = {}
 
-    def start(self, wanted: Wanted, *, may_adopt: bool, settled: bool = True) -> Outcome:
-        """Everything, in one transaction: what is missing in the tables that are there, or tables in their place.
+    def read(self, *, settled: bool = True) -> Found:
+        """The tables that are there, for `start`.
 
         settled: a table that has just grown may show less than it has. What is added again then does no harm, mostly;
         after a transaction that was refused, look more closely.
         """
-        ports = _by_family(wanted.ports)
-        made = {
-            family: self._bring_about(family, wanted, ports[family], may_adopt, settled) for family in self.families
-        }
+        found: Found = {}
+        for family in self.families:
+            try:
+                found[family] = self.kernel.dump(LAYOUTS[family].table, settled=settled)
+            except KernelUnreachable as error:
+                if error.errno == errno.EBUSY:  # it changes all the time; of the others the transaction will tell
+                    LOG.warning("table_not_adopted", family=family.nft, cause=str(error), then="replace it")
+        return found
+
+    def start(self, wanted: Wanted, found: Found) -> Outcome:
+        """Everything, in one transaction: what is missing in the tables that were found, or tables in their place."""
+        made = self._made(wanted, found)
         self.is_taking_over = any(one.differences is not None for one in made.values())
+        for family, one in made.items():
+            if one.differences is None and (table := found.get(family)):
+                cannot_own = self.owned and not table.flags & PERSIST
+                cause = "it can get no owner" if cannot_own else "it is not laid out as this release does it"
+                LOG.info("table_not_adopted", family=family.nft, cause=cause, then="replace it")
         operations = [operation for one in made.values() for operation in one.operations]
         size = self.kernel.commit(operations)
         self.programmed = {family: one.programmed for family, one in made.items()}
         self.options, self.service_cidrs = wanted.options, wanted.service_cidrs
         differences = {family.nft: one.differences.total for family, one in made.items() if one.differences}
-        return Outcome(len(operations), size, differences)
+        return Outcome(len(operations), size, differences, wanted.ports)
+
+    def rehearse(self, wanted: Wanted, found: Found) -> TransactionError | None:
+        """What the kernel has against `start` with these; nothing is done."""
+        made = self._made(wanted, found)
+        return rehearse(self.kernel, [operation for one in made.values() for operation in one.operations])
+
+    def _made(self, wanted: Wanted, found: Found) -> dict[Family, Adopted]:
+        ports = _by_family(wanted.ports)
+        return {family: self._bring_about(family, wanted, ports[family], found.get(family)) for family in self.families}
 
     def change(self, wanted: Wanted) -> Outcome:
         """What changed, in one transaction; `ports`: those that may have changed. Nothing if nothing did."""
@@ -121,36 +152,33 @@ class Tables:
             if touched.family in self.programmed and self.options is not None:
                 found = mend(self.programmed[touched.family], touched, self.options, self.service_cidrs)
                 if found is None:
-                    return self.start(everything(), may_adopt=True)
+                    return self.start(everything(), self.read())
                 operations += found
         return Outcome(len(operations), self.kernel.commit(operations))
 
-    def _bring_about(self, family: Family, wanted: Wanted, ports: Ports, may_adopt: bool, settled: bool) -> Adopted:
-        """All of one family's table: by differences, or in the place of what is there."""
-        taken = self._adopt(family, wanted, ports, settled) if may_adopt else None
-        if taken:
-            return taken
-        programmed = Programmed(family)
-        plan = programmed.plan(ports, wanted.addresses[family])
-        programmed.accept(plan)
-        operations = replace(LAYOUTS[family], wanted.options, wanted.service_cidrs)
-        return Adopted(programmed, [*operations, *plan.operations], None)
+    def audit(self, reader: Reader) -> Iterator[Touched | None]:
+        """Compare what is there with what should be: see rules.audit. No good any more when tables are made anew."""
+        owner = self.kernel.port if self.owned else 0
+        for programmed in self.programmed.values():
+            yield from audit(programmed, reader, self._rulebook, owner)
 
-    def _adopt(self, family: Family, wanted: Wanted, ports: Ports, settled: bool) -> Adopted | None:
-        """Take over the table of an earlier agent, or our own that others have changed; None: it has to be replaced."""
-        try:
-            table = self.kernel.dump(LAYOUTS[family].table, settled=settled)
-        except KernelUnreachable as error:
-            if error.errno == errno.EBUSY:  # it changes all the time; of the others the transaction will tell
-                LOG.warning("table_not_adopted", family=family.nft, cause=str(error), then="replace it")
-            return None
-        if table is None:
-            return None
-        taken = adopt(family, table, wanted.options, wanted.service_cidrs, ports, wanted.addresses[family])
-        if taken is None:
-            cause = "it is not laid out as this release does it"
-            LOG.info("table_not_adopted", family=family.nft, cause=cause, then="replace it")
-        return taken
+    def _rulebook(self) -> tuple[Options, tuple[Network, ...]]:
+        assert self.options is not None  # it is known since `start`
+        return self.options, self.service_cidrs
+
+    def _bring_about(self, family: Family, wanted: Wanted, ports: Ports, found: TableState | None) -> Adopted:
+        """All of one family's table: by differences, or in the place of what is there."""
+        addresses = wanted.addresses[family]
+        if found:
+            owner = self.kernel.port if self.owned else 0
+            taken = adopt(family, found, wanted.options, wanted.service_cidrs, ports, addresses, owner)
+            if taken:
+                return taken
+        programmed = Programmed(family)
+        plan = programmed.plan(ports, addresses)
+        programmed.accept(plan)
+        operations = replace(LAYOUTS[family], wanted.options, wanted.service_cidrs, owned=self.owned)
+        return Adopted(programmed, [*operations, *plan.operations], None)
 
 
 def _by_family(ports: Ports) -> dict[Family, dict[bytes, ServicePort | None]]:

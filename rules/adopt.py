@@ -10,34 +10,38 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from rules.diff import Plan, Programmed, Spare
+from rules.compare import are_same_rules, deletion, is_same_element
+from rules.diff import Past, Plan, Programmed, Spare
 from rules.dump import ChainState, SetState, TableState, hooked
-from rules.elements import Scheduler, ServicePort, element_key, index, is_node_port
-from rules.expressions import Expression
-from rules.layout import LOCAL, TICKET, Group, Layout, Network, Options, Ports
+from rules.elements import Scheduler, ServicePort, element_key, index
+from rules.entry import ports_of
+from rules.layout import LAYOUTS, LOCAL, TICKET, Group, Layout, Network, Options, Ports
 from rules.numbering import Slots
-from rules.objects import Chain, Family, Rule, Set, comment_text
+from rules.objects import OWNED, PERSIST, Chain, Family, Rule, Set
+from rules.tables import own
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, FlushChain, Operation
 
 Elements = dict[bytes, tuple[bytes, str]]
 
 
 class Differences(Struct, frozen=True):
-    """How much of the table was not as it should be."""
+    """How much of the table was not as it should be. missing, stray, changed: elements. chains: those with other rules.
+    new: sets and chains that are made."""
 
     missing: int = 0
     stray: int = 0
     changed: int = 0
     chains: int = 0
+    new: int = 0
 
     @property
     def total(self) -> int:
-        return self.missing + self.stray + self.changed + self.chains
+        return self.missing + self.stray + self.changed + self.chains + self.new
 
 
 @dataclass(frozen=True)
@@ -57,43 +61,45 @@ def adopt(
     service_cidrs: Iterable[Network],
     wanted: Mapping[bytes, ServicePort | None],
     nodeport_ips: frozenset[bytes],
+    owner: int = 0,
 ) -> Adopted | None:
     """What makes of the table that was found the one that is wanted; None: it has to be replaced.
 
-    Endpoints keep the numbers that they have, so that clients with session affinity stay with them.
+    Endpoints keep the numbers that they have, so that clients with session affinity stay with them. owner: the port id of
+    the socket that is to own the table (rules.tables.own), 0: none needs to.
     """
-    programmed = Programmed(family)
-    layout = programmed.layout
+    if owner and not found.flags & PERSIST:
+        return None
+    layout = LAYOUTS[family]
     groups = list(_groups(layout, found.sets))
     chains = _chains(layout, options, service_cidrs, groups)
     sets = {set_.name: set_ for set_ in (*layout.sets, *(group.services for group in groups))}
-    if not _is_ours(layout, found, sets, chains):
+    if not is_ours(layout, found, sets, chains.keys()):
         return None
     ports = [port for port in wanted.values() if port]
-    _remember(programmed, found, groups, ports)
+    programmed = Programmed(family, _past(layout, found, groups, ports))
     plan = programmed.plan({port.key: port for port in ports}, nodeport_ips)
     work = _Work()
+    if owner and found.owner != owner:
+        work.new.append(own(layout))
     turns = _take_over(plan, sets, work)
     for chain, rules in chains.items():
-        work.chain(chain, rules, found.chains[chain.name], in_order=not chain.name.endswith("-special"))
+        work.chain(chain, rules, found.chains[chain.name])
     for chain, rules in turns.items():
         if chain.name in found.chains:
             work.chain(chain, rules, found.chains[chain.name])
         else:
             work.new += [AddChain(chain), *map(AddRule, rules)]
     programmed.accept(plan)
-    for (prefix, local, key), number in programmed._turns.items():
-        kind = layout.node_ports if prefix else layout.addresses
-        work.wanted[kind.turns(local).name][key] = AddElement(
-            kind.turns(local), key, kind.turn(local, number).name.encode()
-        )
+    for element in programmed.turn_elements():
+        work.wanted[element.set.name][element.key] = element
     for name, set_ in sets.items():
         if not set_.dynamic:
             work.elements(set_, found.sets[name].elements)
     for name in work.wanted.keys() - sets.keys():
         work.added += work.wanted[name].values()
     if any(len(element.key) != element.set.key_size for element in work.deleted):
-        return None  # no kernel says so
+        return None  # a catch-all element, which we cannot name
     return Adopted(programmed, work.operations(), work.differences())
 
 
@@ -109,10 +115,9 @@ class _Work:
     changed: int = 0
     chains: int = 0
 
-    def chain(self, chain: Chain, rules: list[Rule], found: ChainState, *, in_order: bool = True) -> None:
-        """The rules of one chain. Where the first one only is bound to its place, the others may have any order."""
-        shall = [rule.expressions for rule in rules]
-        if shall == found.rules or (not in_order and _same_set(shall, found.rules)):
+    def chain(self, chain: Chain, rules: list[Rule], found: ChainState) -> None:
+        """The rules of one chain."""
+        if are_same_rules(chain.name, [rule.expressions for rule in rules], found.rules):
             return
         self.chains += 1
         self.mended += [FlushChain(chain), *map(AddRule, rules)]
@@ -121,16 +126,14 @@ class _Work:
         """The elements of one set."""
         wanted = self.wanted.get(set_.name, {})
         for key in found.keys() - wanted.keys():
-            self.deleted.append(DeleteElement(set_, key, found[key][0] if set_.interval else b""))
+            self.deleted.append(deletion(set_, key, found[key]))
         for key, element in wanted.items():
             there = found.get(key)
             if there is None:
                 self.added.append(element)
-            elif there[0] != (element.data or element.end) or (
-                there[1] != element.comment and there[1] != comment_text(element.comment)
-            ):
+            elif not is_same_element(element, there):
                 self.changed += 1
-                self.deleted.append(DeleteElement(set_, key, there[0] if set_.interval else b""))
+                self.deleted.append(deletion(set_, key, there))
                 self.added.append(element)
 
     def operations(self) -> list[Operation]:
@@ -138,11 +141,9 @@ class _Work:
         return [*self.new, *self.mended, *self.deleted, *self.added]
 
     def differences(self) -> Differences:
-        return Differences(len(self.added) - self.changed, len(self.deleted) - self.changed, self.changed, self.chains)
-
-
-def _same_set(shall: list[tuple[Expression, ...]], found: list[tuple[Expression, ...]]) -> bool:
-    return shall[:1] == found[:1] and sorted(map(repr, shall)) == sorted(map(repr, found))
+        new = sum(isinstance(operation, AddSet | AddChain) for operation in self.new)
+        missing, stray = len(self.added) - self.changed, len(self.deleted) - self.changed
+        return Differences(missing, stray, self.changed, self.chains, new)
 
 
 def _groups(layout: Layout, names: Iterable[str]) -> Iterator[Group]:
@@ -168,9 +169,9 @@ def _chains(
     return chains
 
 
-def _is_ours(layout: Layout, found: TableState, sets: Mapping[str, Set], chains: Mapping[Chain, object]) -> bool:
-    """Whether the table has just the sets and chains that this release makes, and is awake."""
-    if found.flags or found.sets.keys() != sets.keys():
+def is_ours(layout: Layout, found: TableState, sets: Mapping[str, Set], chains: Collection[Chain]) -> bool:
+    """Whether the table is awake, and has just these sets and chains; besides, it may have chains for round robin."""
+    if found.flags & ~OWNED or found.sets.keys() != sets.keys():
         return False
     if any(not found.sets[name].is_like(SetState.of(set_)) for name, set_ in sets.items()):
         return False
@@ -190,37 +191,36 @@ def _turn_number(layout: Layout, name: str) -> tuple[Ports, bool, int] | None:
     return layout.node_ports if match[1] else layout.addresses, bool(match[2]), int(match[3])
 
 
-def _remember(programmed: Programmed, found: TableState, groups: Iterable[Group], ports: Iterable[ServicePort]) -> None:
-    """What of the past decides what is made now: groups, the numbers of endpoints, the chains of round robin."""
-    layout = programmed.layout
-    programmed._groups = set(groups)
+def _past(layout: Layout, found: TableState, groups: Iterable[Group], ports: Iterable[ServicePort]) -> Past:
+    """What of the past decides what is made now."""
+    past = Past(set(groups), {}, {}, {}, {})
     sticky = {kind: _sticky_slots(found.sets[kind.sticky_endpoints.name].elements) for kind in _kinds(layout)}
     used: dict[tuple[str, bool], set[int]] = defaultdict(set)
     for port in ports:
-        kind = layout.node_ports if is_node_port(port.key) else layout.addresses
-        key = element_key(port.key)
+        kind, key = ports_of(layout, port.key), element_key(port.key)
         if port.timeout:
             for local in (False, True):
                 if slots := sticky[kind].get((key, local)):
-                    programmed._numbers.setdefault((port.identity, local), slots)
+                    past.numbers.setdefault((port.identity, local), slots)
             continue
         endpoints = found.sets[kind.endpoints.name].elements
         slots, local_slots = _slots(endpoints, key, 0), _slots(endpoints, key, LOCAL) if port.local else ()
         if slots or local_slots:
-            programmed._seeds[port.key] = (slots, local_slots)
+            past.seeds[port.key] = (slots, local_slots)
         if port.scheduler is Scheduler.RR:
             for local, there in ((False, port.endpoints), (True, port.local)):
                 goes = found.sets[kind.turns(local).name].elements.get(key)
                 known = _turn_number(layout, goes[0].decode(errors="replace")) if goes else None
                 if there and known and known[:2] == (kind, local) and known[2] not in used[kind.prefix, local]:
-                    programmed._turns[kind.prefix, local, key] = known[2]
+                    past.turns[kind.prefix, local, key] = known[2]
                     used[kind.prefix, local].add(known[2])
     for name in found.chains:
         if known := _turn_number(layout, name):
             kind, local, number = known
-            spare = programmed._spare.get((kind.prefix, local), Spare())
+            spare = past.spare.get((kind.prefix, local), Spare())
             free = () if number in used[kind.prefix, local] else (number,)
-            programmed._spare[kind.prefix, local] = Spare(max(spare.made, number + 1), (*spare.free, *free))
+            past.spare[kind.prefix, local] = Spare(max(spare.made, number + 1), (*spare.free, *free))
+    return past
 
 
 def _kinds(layout: Layout) -> tuple[Ports, Ports]:

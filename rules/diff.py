@@ -8,28 +8,21 @@ the endpoints of the service ports that changed, never with what else there is.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from msgspec import Struct
 
-from rules.elements import Scheduler, ServicePort, address_of, element_key, index, is_node_port
-from rules.layout import LAYOUTS, LOCAL, TICKET, Group, Layout, Ports, band
-from rules.numbering import Slots, dense, place, place_sticky
+from rules.elements import ServicePort, address_of, element_key, index, is_node_port
+from rules.entry import Entry, elements, homes, identity, in_turn, lists, ports_of
+from rules.layout import LAYOUTS, Group, Layout, Ports
+from rules.numbering import Slots, place, place_sticky
 from rules.objects import Family, Rule, Set
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, FlushChain, Operation
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-class Entry(Struct, frozen=True, gc=False):
-    """A service port as it was wanted, and the numbers that its endpoints (and its local ones) have got."""
-
-    port: ServicePort
-    slots: Slots
-    local: Slots
 
 
 Turn = tuple[str, bool, bytes]
@@ -41,6 +34,20 @@ class Spare(Struct, frozen=True):
 
     made: int = 0
     free: tuple[int, ...] = ()
+
+
+class Past(Struct, frozen=True):
+    """What of a table that was found decides what is made now.
+
+    groups: whose sets are there. numbers: of endpoints, with session affinity by (identity, local), without it (`seeds`)
+    by service key, all and local ones. turns and spare: of the chains of round robin.
+    """
+
+    groups: set[Group]
+    numbers: dict[tuple[int, bool], Slots]
+    seeds: dict[bytes, tuple[Slots, Slots]]
+    turns: dict[Turn, int]
+    spare: dict[tuple[str, bool], Spare]
 
 
 @dataclass(slots=True)
@@ -58,6 +65,7 @@ class Plan:
     turns: dict[Turn, int | None] = field(default_factory=dict)
     spare: dict[tuple[str, bool], Spare] = field(default_factory=dict)
     nodeport_ips: frozenset[bytes] | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -83,17 +91,20 @@ class _Changes:
 class Programmed:
     """What one family's table holds, apart from the chains that are always there."""
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self, family: Family, past: Past | None = None) -> None:
+        """past: of the table that was found in the kernel; the first plan is to hold all that is in it."""
+        past = past or Past(set(), {}, {}, {}, {})
         self.layout: Layout = LAYOUTS[family]
         self.entries: dict[bytes, Entry] = {}
+        self.sizes: dict[str, int] = {}
+        """How many elements each set has that `plan` fills."""
         self._counts: dict[tuple[str, bytes], int] = {}
-        self._groups: set[Group] = set()
-        self._numbers: dict[tuple[int, bool], Slots] = {}
-        self._turns: dict[Turn, int] = {}
-        self._spare: dict[tuple[str, bool], Spare] = {}
+        self._groups = past.groups
+        self._numbers = past.numbers
+        self._turns = past.turns
+        self._spare = past.spare
         self._nodeport_ips: frozenset[bytes] = frozenset()
-        self._seeds: dict[bytes, tuple[Slots, Slots]] = {}
-        """Numbers that endpoints of service ports without affinity had in a table that was found (see rules.adopt)."""
+        self._seeds = past.seeds
 
     def plan(self, wanted: Mapping[bytes, ServicePort | None], nodeport_ips: frozenset[bytes] | None = None) -> Plan:
         """What turns the entries of these keys into the wanted ones (None: gone), leaving all other entries alone.
@@ -113,6 +124,8 @@ class Programmed:
             for address in nodeport_ips - self._nodeport_ips:
                 changes.add(self.layout.nodeport_ips, address)
         self._settle_counts(plan, changes)
+        for name in {**changes.adds, **changes.deletes}:
+            plan.sizes[name] = len(changes.adds.get(name, ())) - len(changes.deletes.get(name, ()))
         plan.groups = {group for group in changes.groups if group not in self._groups}
         plan.operations = [
             *(operation for group in plan.groups for operation in _make(group)),
@@ -124,14 +137,22 @@ class Programmed:
 
     def accept(self, plan: Plan) -> None:
         """The plan's operations are in the kernel."""
+        self._seeds = {}
         _update(self.entries, plan.entries)
         _update(self._counts, plan.counts)
+        for name, change in plan.sizes.items():
+            self.sizes[name] = self.sizes.get(name, 0) + change
         self._groups |= plan.groups
         _update(self._numbers, plan.numbers)
         _update(self._turns, plan.turns)
         self._spare |= plan.spare
         if plan.nodeport_ips is not None:
             self._nodeport_ips = plan.nodeport_ips
+
+    @property
+    def chains(self) -> int:
+        """How many it has besides those that are always there."""
+        return len(self._groups) + len(self._turns)
 
     def element(self, name: str, key: bytes) -> AddElement | None:
         """The element of this key that the table holds in its set `name`; None: there is none."""
@@ -154,7 +175,7 @@ class Programmed:
             return AddElement(layout.allowed_sources, key, end=key[:size] + ends[rest]) if rest in ends else None
         if rest:
             number = int.from_bytes(rest, sys.byteorder)
-            for store, first, slots in _lists(ports, entry).values():
+            for store, first, slots in lists(ports, entry).values():
                 if store.name == name and 0 <= number - first < len(slots):
                     endpoint = slots[number - first]
                     return AddElement(store, key, endpoint) if endpoint else None
@@ -162,41 +183,74 @@ class Programmed:
         if name == ports.affinity.name:
             return AddElement(ports.affinity, key, index(entry.port.identity)) if entry.port.timeout else None
         for local in (False, True):
-            number = self._turns.get((ports.prefix, local, key), -1)
             if name == ports.turns(local).name:
-                chain = ports.turn(local, number).name.encode()
-                return AddElement(ports.turns(local), key, chain) if number >= 0 else None
-        for _, set_ in _homes(layout, ports, entry):
+                turn = (ports.prefix, local, key)
+                return self._turn_element(*turn) if turn in self._turns else None
+        for _, set_ in homes(layout, ports, entry):
             if set_.name == name:
                 return AddElement(set_, key, comment=entry.port.name)
         return None
+
+    def elements_of(self, key: bytes) -> Iterator[AddElement]:
+        """All that the table holds for this service key alone."""
+        if entry := self.entries.get(key):
+            yield from elements(self.layout, entry)
+            ports = ports_of(self.layout, key)
+            for local in (False, True):
+                turn = (ports.prefix, local, element_key(key))
+                if turn in self._turns:
+                    yield self._turn_element(*turn)
+
+    def shared_elements(self) -> Iterator[AddElement]:
+        """All that the table holds for many service keys, or for none."""
+        layout = self.layout
+        sets = {set_.name: set_ for set_ in (layout.cluster_ips, layout.external_ips, layout.hairpins)}
+        yield from (AddElement(sets[name], key) for name, key in self._counts if name)
+        yield from (AddElement(layout.nodeport_ips, key) for key in self._nodeport_ips)
+
+    def turn_elements(self) -> Iterator[AddElement]:
+        """The elements that lead to the chains of round robin."""
+        return (self._turn_element(*turn) for turn in self._turns)
+
+    def _turn_element(self, prefix: str, local: bool, key: bytes) -> AddElement:
+        ports = self.layout.node_ports if prefix else self.layout.addresses
+        return AddElement(ports.turns(local), key, ports.turn(local, self._turns[prefix, local, key]).name.encode())
 
     def sets(self) -> Iterator[Set]:
         """All of the table's."""
         yield from self.layout.sets
         yield from (group.services for group in self._groups)
 
-    def own_rules(self) -> Iterator[Rule]:
-        """The rules that came after the table was made: of groups, and of round robin."""
+    def group_rules(self) -> Iterator[Rule]:
+        """The rules that came with groups."""
         for group in self._groups:
             for _, rules in group.rules():
                 yield from rules
-        for (prefix, local, key), number in self._turns.items():
-            ports = self.layout.node_ports if prefix else self.layout.addresses
-            service_key = bytes((self.layout.family,)) + key if prefix else key
-            yield from ports.turn_rules(local, number, _in_turn(self.entries[service_key], local))
+
+    def turns(self) -> Collection[Turn]:
+        """Who has a chain for round robin."""
+        return self._turns.keys()
+
+    def turn_rules(self, turn: Turn) -> list[Rule]:
+        """What is in that chain; [] if it has none any more."""
+        prefix, local, key = turn
+        if turn not in self._turns:
+            return []
+        ports = self.layout.node_ports if prefix else self.layout.addresses
+        service_key = bytes((self.layout.family,)) + key if prefix else key
+        return ports.turn_rules(local, self._turns[turn], in_turn(self.entries[service_key], local))
 
     def _change(
         self, key: bytes, old: Entry | None, new: ServicePort | None, plan: Plan, changes: _Changes
     ) -> Entry | None:
         """One service port: its endpoints, its places in the sets, the addresses it counts for."""
-        ports = self.layout.node_ports if is_node_port(key) else self.layout.addresses
+        ports = ports_of(self.layout, key)
         entry: Entry | None = None
         if new:
             stays = old if old and bool(old.port.timeout) == bool(new.timeout) else None
             entry = self._number(new, stays, plan)
         bare = element_key(key)
-        was, shall = _lists(ports, old), _lists(ports, entry)
+        was, shall = lists(ports, old), lists(ports, entry)
         for where in {**was, **shall}:
             store, first, before = was.get(where) or (shall[where][0], shall[where][1], ())
             after = shall[where][2] if where in shall else ()
@@ -227,8 +281,8 @@ class Programmed:
 
     def _membership(self, key: bytes, ports: Ports, old: Entry | None, new: Entry | None, changes: _Changes) -> None:
         """The service port's places in sets; each carries its name."""
-        was = dict(_homes(self.layout, ports, old)) if old else {}
-        shall = dict(_homes(self.layout, ports, new)) if new else {}
+        was = dict(homes(self.layout, ports, old)) if old else {}
+        shall = dict(homes(self.layout, ports, new)) if new else {}
         renamed = old is not None and new is not None and old.port.name != new.port.name
         for home in was:
             if home not in shall or renamed:
@@ -238,8 +292,8 @@ class Programmed:
                 changes.groups[home] = None
             if (home not in was or renamed) and new:
                 changes.add(set_, key, comment=new.port.name)
-        was_number = _identity(old)
-        if was_number != _identity(new):
+        was_number = identity(old)
+        if was_number != identity(new):
             if was_number:
                 changes.delete(ports.affinity, key)
             if new and new.port.timeout:
@@ -255,9 +309,9 @@ class Programmed:
 
     def _take_turns(self, key: bytes, old: Entry | None, new: Entry | None, plan: Plan, changes: _Changes) -> None:
         """The chains of a service port with round robin."""
-        ports = self.layout.node_ports if is_node_port(key) else self.layout.addresses
+        ports = ports_of(self.layout, key)
         for local in (False, True):
-            before, after = _in_turn(old, local), _in_turn(new, local)
+            before, after = in_turn(old, local), in_turn(new, local)
             if before == after:
                 continue
             turn, kind = (ports.prefix, local, element_key(key)), (ports.prefix, local)
@@ -318,53 +372,6 @@ def _make(group: Group) -> Iterator[Operation]:
     yield AddChain(chain)
     yield from map(AddRule, rules)
     yield AddRule(entrance)
-
-
-def _homes(layout: Layout, ports: Ports, entry: Entry) -> Iterator[tuple[object, Set]]:
-    """The sets that the service port is in, each under something that compares fast."""
-    port = entry.port
-    if port.external or is_node_port(port.key):
-        gate = ports.external_local if port.local_policy else ports.external
-        yield gate.name, gate
-    for local, slots in ((False, entry.slots), (True, entry.local)):
-        if not slots:
-            continue
-        if port.timeout or port.scheduler is Scheduler.SH:
-            group = Group(ports, local, band(dense(slots)), port.timeout)
-            yield group, group.services
-        elif port.scheduler is Scheduler.RR:
-            continue
-        else:
-            bands = ports.local_services if local else ports.services
-            found = bands[band(len(slots))]
-            yield found.name, found
-    if port.drop:
-        yield ports.dropped.name, ports.dropped
-    if port.sources is not None:
-        yield layout.guarded.name, layout.guarded
-
-
-def _identity(entry: Entry | None) -> int:
-    return entry.port.identity if entry and entry.port.timeout else 0
-
-
-def _in_turn(entry: Entry | None, local: bool) -> int:
-    """How many endpoints are chosen from in turn, 0: not so."""
-    if entry is None or entry.port.timeout or entry.port.scheduler is not Scheduler.RR:
-        return 0
-    return len(entry.local if local else entry.slots)
-
-
-def _lists(ports: Ports, entry: Entry | None) -> dict[tuple[str, int], tuple[Set, int, Slots]]:
-    """Both lists of endpoints, by where they are: (map, first number, endpoints)."""
-    found = {}
-    if entry:
-        sticky = entry.port.timeout
-        store, base = (ports.sticky_endpoints, TICKET) if sticky else (ports.endpoints, 0)
-        for first, slots in ((base, entry.slots), (base | LOCAL, entry.local)):
-            if slots:
-                found[store.name, first] = store, first, slots
-    return found
 
 
 def _renumber(changes: _Changes, store: Set, key: bytes, first: int, before: Slots, after: Slots) -> None:

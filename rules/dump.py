@@ -14,12 +14,15 @@ from typing import Final
 from rules import expressions as e
 from rules import userdata
 from rules.netlink import (
+    GETSETELEM,
     GETTABLE,
     NLM_F_ACK,
     NLM_F_DUMP,
     Message,
+    attribute,
     attributes,
     message,
+    nested,
     text,
 )
 from rules.objects import Chain, Family, Set, Table
@@ -66,11 +69,12 @@ class ChainState:
 
 @dataclass(slots=True)
 class TableState:
-    """flags: NFTA_TABLE_FLAGS: ours has none."""
+    """flags: NFTA_TABLE_FLAGS. owner: the port id of the socket that owns it, 0: none."""
 
     sets: dict[str, SetState] = field(default_factory=dict)
     chains: dict[str, ChainState] = field(default_factory=dict)
     flags: int = 0
+    owner: int = 0
 
 
 def dump_request(kind: int, family: Family, sequence: int, table: str, set_name: str = "") -> bytes:
@@ -84,9 +88,17 @@ def table_request(table: Table, sequence: int) -> bytes:
     return message(GETTABLE, NLM_F_ACK, sequence, table.family, text(1, table.name))
 
 
-def read_table(replies: Iterable[Message], table: str) -> int | None:
-    """The table's flags, from the reply to GETTABLE; None: there was none."""
-    return next((_number(found, 2) for found in _of_table(replies, table)), None)
+def element_request(set_: Set, key: bytes, sequence: int) -> bytes:
+    """Ask for one element of a set; ENOENT if it is not there."""
+    table = set_.table
+    listed = nested(3, nested(1, nested(1, attribute(1, key))))
+    body = text(1, table.name) + text(2, set_.name) + listed
+    return message(GETSETELEM, NLM_F_ACK, sequence, table.family, body)
+
+
+def read_table(replies: Iterable[Message], table: str) -> TableState | None:
+    """The table without what is in it, from the reply to GETTABLE; None: there was none."""
+    return next((TableState(flags=_number(it, 2), owner=_number(it, 7)) for it in _of_table(replies, table)), None)
 
 
 def read_chains(replies: Iterable[Message], table: str) -> Iterator[tuple[str, ChainState]]:
@@ -133,23 +145,15 @@ def _alike(listed: bytes) -> list[tuple[bytes, tuple[bytes, str]]] | None:
     data_size = size - 12 - key_size - 8
     if size < 12 or key_size < 0 or len(listed) % size or (data_size < 1 and size != 12 + key_size):
         return None
-    if data_size < 1:
-        layout, head, middle = (
-            struct.Struct(f"12s{key_size}s"),
-            _HEAD.pack(size, 1, key_size + 8, 1, key_size + 4, 1),
-            b"",
-        )
-        rows = list(layout.iter_unpack(listed))
-        if any(row[0] != head for row in rows):
-            return None
-        return [(key, _NOTHING) for _, key in rows]
-    layout = struct.Struct(f"12s{key_size}s8s{data_size}s")
     head = _HEAD.pack(size, 1, key_size + 8, 1, key_size + 4, 1)
+    if data_size < 1:
+        keys = list(struct.iter_unpack(f"12s{key_size}s", listed))
+        return None if any(row[0] != head for row in keys) else [(key, _NOTHING) for _, key in keys]
     middle = _MIDDLE.pack(data_size + 8, 2, data_size + 4, 1)
-    found = list(layout.iter_unpack(listed))
-    if any(row[0] != head or row[2] != middle for row in found):
+    rows = list(struct.iter_unpack(f"12s{key_size}s8s{data_size}s", listed))
+    if any(row[0] != head or row[2] != middle for row in rows):
         return None
-    return [(key, (data, "")) for _, key, _, data in found]
+    return [(key, (data, "")) for _, key, _, data in rows]
 
 
 _SIZE = struct.Struct("=H")

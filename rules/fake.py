@@ -6,14 +6,14 @@ Held to the kernel by the same tests (tests/test_nftables.py). A refused transac
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TypeVar
 
 from rules import expressions as e
 from rules.dump import ChainState, SetState, TableState, hooked
 from rules.errors import Failure, TransactionError
-from rules.objects import Chain, Family, Set, Table, comment_text
+from rules.objects import OWNER, PERSIST, Chain, Family, Set, Table, comment_text
 from rules.transaction import (
     AddChain,
     AddElement,
@@ -36,10 +36,57 @@ class _Refused(Exception):
         self.errno = number
 
 
+class FakeReader:
+    """As table_reader.TableReader. It says what it knew at the start of a read, `piece` things at a time."""
+
+    def __init__(self, kernel: FakeKernel, piece: int = 7) -> None:
+        self._kernel, self._piece = kernel, piece
+
+    def close(self) -> None:
+        pass
+
+    def table(self, table: Table) -> TableState | None:
+        found = self._kernel.dump(table)
+        return TableState(flags=found.flags, owner=found.owner) if found else None
+
+    def chains(self, table: Table) -> Iterator[dict[str, ChainState]]:
+        chains = self._there(table).chains
+        return map(dict, self._pieces((name, ChainState(chain.hook)) for name, chain in chains.items()))
+
+    def rules(self, table: Table, chain: str) -> list[tuple[e.Expression, ...]]:
+        found = self._there(table).chains.get(chain)
+        return list(found.rules) if found else []
+
+    def sets(self, table: Table) -> Iterator[dict[str, SetState]]:
+        sets = self._there(table).sets
+        return map(dict, self._pieces((name, SetState(s.type, s.data_type, s.flags)) for name, s in sets.items()))
+
+    def elements(self, set_: Set) -> Iterator[list[tuple[bytes, tuple[bytes, str]]]]:
+        if set_.name not in self._there(set_.table).sets:
+            raise FileNotFoundError
+        return self._pieces(self._there(set_.table).sets[set_.name].elements.items())
+
+    def element(self, set_: Set, key: bytes) -> tuple[bytes, str] | None:
+        return self._there(set_.table).sets[set_.name].elements.get(key)
+
+    def _there(self, table: Table) -> TableState:
+        if found := self._kernel.dump(table):
+            return found
+        raise FileNotFoundError
+
+    def _pieces(self, values: Iterable[V]) -> Iterator[list[V]]:
+        values = list(values)
+        return (values[i : i + self._piece] for i in range(0, len(values), self._piece))
+
+
 class FakeKernel:
-    """The same two methods as kernel.Kernel. Counts what it is asked to do: `transactions`, `operations`."""
+    """The same methods as kernel.Kernel, and after `close` the next socket. Counts what it is asked to do: `transactions`,
+    `operations`. can_own: whether it is one that has PERSIST."""
+
+    can_own = True
 
     def __init__(self) -> None:
+        self.port = 1
         self._tables: dict[tuple[Family, str], TableState] = {}
         self._undo: list[Callable[[], object]] = []
         self.transactions = 0
@@ -64,6 +111,16 @@ class FakeKernel:
         """As Kernel.dump. The fake's own state: do not change it."""
         return self._tables.get((table.family, table.name))
 
+    def close(self) -> None:
+        """The socket is closed, and what it owned has no owner."""
+        for name, table in list(self._tables.items()):
+            if table.owner == self.port:
+                if table.flags & PERSIST:
+                    table.owner, table.flags = 0, table.flags & ~OWNER
+                else:
+                    del self._tables[name]
+        self.port += 1
+
     def _apply(self, operations: Sequence[Operation]) -> Iterator[Failure]:
         """Like the kernel: go on after a failure, but not within one message."""
         for _, group in groupby(operations, group_of):
@@ -78,8 +135,7 @@ class FakeKernel:
     def _one(self, operation: Operation) -> None:
         match operation:
             case AddTable(table):
-                if (table.family, table.name) not in self._tables:
-                    self._put(self._tables, (table.family, table.name), TableState())
+                self._add_table(table)
             case DeleteTable(table):
                 self._table(table)
                 self._pop(self._tables, (table.family, table.name))
@@ -106,6 +162,22 @@ class FakeKernel:
                 if operation.key not in elements:
                     raise _Refused(errno.ENOENT)
                 self._pop(elements, operation.key)
+
+    def _add_table(self, table: Table) -> None:
+        if table.flags & PERSIST and not self.can_own:
+            raise _Refused(errno.EOPNOTSUPP)
+        owner = self.port if table.flags & OWNER else 0
+        if (table.family, table.name) not in self._tables:
+            self._put(self._tables, (table.family, table.name), TableState(flags=table.flags, owner=owner))
+            return
+        there = self._table(table)
+        flags = there.flags
+        if table.flags in (0, flags):
+            return
+        if flags & OWNER or (flags ^ table.flags) & PERSIST or (owner and flags != PERSIST):
+            raise _Refused(errno.EOPNOTSUPP)
+        self._undo += [lambda: setattr(there, "flags", flags), lambda: setattr(there, "owner", 0)]
+        there.flags, there.owner = table.flags, owner
 
     def _add_set(self, set_: Set) -> None:
         sets = self._table(set_.table).sets
@@ -143,9 +215,12 @@ class FakeKernel:
 
     def _table(self, table: Table) -> TableState:
         try:
-            return self._tables[table.family, table.name]
+            found = self._tables[table.family, table.name]
         except KeyError:
             raise _Refused(errno.ENOENT) from None
+        if found.owner not in (0, self.port):
+            raise _Refused(errno.EPERM)
+        return found
 
     def _chain(self, chain: Chain) -> ChainState:
         try:

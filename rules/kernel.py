@@ -97,12 +97,12 @@ class Kernel:
     def has(self, table: Table) -> bool:
         """Whether there is a table of this family and name. Raises KernelUnreachable."""
         try:
-            return self._flags(table) is not None
+            return self._table(table) is not None
         except _Changed:
             raise KernelUnreachable(errno.EBUSY, "cannot read nftables") from None
 
-    def _flags(self, table: Table) -> int | None:
-        """A table's flags; None: there is no such table."""
+    def _table(self, table: Table) -> TableState | None:
+        """A table without what is in it; None: there is no such table."""
         try:
             return read_table(self._ask(table_request(table, self._next_sequence())), table.name)
         except OSError as error:
@@ -125,10 +125,9 @@ class Kernel:
         raise KernelUnreachable(errno.EBUSY, f"table {table.family.nft} {table.name} changed during each of 10 reads")
 
     def _dump(self, table: Table, settled: bool) -> TableState | None:
-        flags = self._flags(table)
-        if flags is None:
+        state = self._table(table)
+        if state is None:
             return None
-        state = TableState(flags=flags)
         try:
             state.chains.update(read_chains(self._list(GETCHAIN, table.family, table.name), table.name))
             for chain, rule in read_rules(self._list(GETRULE, table.family, table.name), table.name):

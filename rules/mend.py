@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rules.changes import Touched
+from rules.compare import deletion, is_same_element
 from rules.diff import Programmed
 from rules.layout import Network, Options
-from rules.objects import Chain, Rule, comment_text
-from rules.transaction import AddElement, AddRule, DeleteElement, FlushChain, Operation
+from rules.objects import Chain, Rule
+from rules.transaction import AddRule, FlushChain, Operation
 
 
 def mend(
@@ -22,7 +23,7 @@ def mend(
         return None
     operations: list[Operation] = []
     if touched.chains:
-        chains = _rules(programmed, options, service_cidrs)
+        chains = chains_of(programmed, options, service_cidrs) | _turns_of(programmed)
         for name in sorted(touched.chains):
             if name not in chains:
                 return None
@@ -37,24 +38,27 @@ def mend(
         if sets[name].dynamic:
             continue
         wanted = programmed.element(name, key)
-        if there and wanted and _is_same(wanted, there):
+        if there and wanted and is_same_element(wanted, there):
             continue
         if there:
-            deleted.append(DeleteElement(sets[name], key, there[0] if sets[name].interval else b""))
+            deleted.append(deletion(sets[name], key, there))
         if wanted:
             added.append(wanted)
     return [*operations, *deleted, *added]
 
 
-def _is_same(wanted: AddElement, there: tuple[bytes, str]) -> bool:
-    return there == (wanted.data or wanted.end, comment_text(wanted.comment))
+Rules = dict[str, tuple[Chain, list[Rule]]]
 
 
-def _rules(
-    programmed: Programmed, options: Options, service_cidrs: Iterable[Network]
-) -> dict[str, tuple[Chain, list[Rule]]]:
-    """All chains by name, with their rules."""
+def chains_of(programmed: Programmed, options: Options, service_cidrs: Iterable[Network]) -> Rules:
+    """All chains by name, with their rules, but for those of round robin."""
     found = {chain.name: (chain, list(rules)) for chain, rules in programmed.layout.rules(options, service_cidrs)}
-    for rule in programmed.own_rules():
+    for rule in programmed.group_rules():
         found.setdefault(rule.chain.name, (rule.chain, []))[1].append(rule)
     return found
+
+
+def _turns_of(programmed: Programmed) -> Rules:
+    """The chains of round robin."""
+    rules = (programmed.turn_rules(turn) for turn in programmed.turns())
+    return {mine[0].chain.name: (mine[0].chain, mine) for mine in rules}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from rules.layout import Layout, Network, Options
+from rules.objects import OWNED
 from rules.transaction import AddChain, AddRule, AddSet, AddTable, DeleteTable, FlushChain, Operation
 
 
@@ -13,14 +15,25 @@ def remove(layout: Layout) -> list[Operation]:
     return [AddTable(layout.table), DeleteTable(layout.table)]
 
 
-def replace(layout: Layout, options: Options, service_cidrs: Iterable[Network]) -> list[Operation]:
+def own(layout: Layout) -> AddTable:
+    """Make the table, or one that has lost its owner, the property of the socket that commits this (Linux 6.9).
+
+    A table that never had one cannot get one: EOPNOTSUPP."""
+    return AddTable(dataclasses.replace(layout.table, flags=OWNED))
+
+
+def replace(
+    layout: Layout, options: Options, service_cidrs: Iterable[Network], *, owned: bool = False
+) -> list[Operation]:
     """Put the family's table in the place of whatever is there under its name: all chains and rules, no elements."""
-    return [*remove(layout), *create(layout, options, service_cidrs)]
+    return [*remove(layout), *create(layout, options, service_cidrs, owned=owned)]
 
 
-def create(layout: Layout, options: Options, service_cidrs: Iterable[Network]) -> list[Operation]:
-    """The family's table with all its chains and rules, no elements."""
-    operations: list[Operation] = [AddTable(layout.table), *map(AddSet, layout.sets)]
+def create(
+    layout: Layout, options: Options, service_cidrs: Iterable[Network], *, owned: bool = False
+) -> list[Operation]:
+    """The family's table with all its chains and rules, no elements. owned: by the socket that commits this."""
+    operations: list[Operation] = [own(layout) if owned else AddTable(layout.table), *map(AddSet, layout.sets)]
     chains = list(layout.rules(options, service_cidrs))
     operations += [AddChain(chain) for chain, _ in chains]
     operations += [AddRule(rule) for _, rules in chains for rule in rules]

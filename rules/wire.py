@@ -136,7 +136,9 @@ def _table_bodies(operations: Sequence[AddTable | DeleteTable]) -> Iterator[Body
         table = operation.table
         body = text(1, table.name)
         if isinstance(operation, AddTable):
-            body += u32(2, 0) + attribute(6, userdata.comment(userdata.COMMENT, table.comment))
+            # Without the attribute, one that is there stays as it is; 0 would be refused where it has PERSIST.
+            body += u32(2, table.flags) if table.flags else b""
+            body += attribute(6, userdata.comment(userdata.COMMENT, table.comment))
         yield body, table.family, 1
 
 

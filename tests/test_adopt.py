@@ -95,6 +95,7 @@ def test_a_restart_commits_nothing_and_goes_on(before: list[list[Event]], after:
         for family in Family:
             assert not taken[family].operations
             assert taken[family].differences.total == 0  # type: ignore[union-attr]
+            assert not taken[family].programmed._seeds  # of use for the first plan only, and large
         state.settle_all()
         assert state.service_cidrs == cidrs
         for batch in after[:3]:

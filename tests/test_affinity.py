@@ -159,7 +159,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         servers.start()
         try:
             yield World(
-                Clusters(bed, tmp_path_factory.mktemp("clusters")),
+                Clusters(bed, tmp_path_factory.mktemp("clusters"), ["--table-ownership=never"]),  # we change them, too
                 Clients(client, {4: "10.77.0.0/16", 6: "fd77:a::/64"}),
                 Clients(pod1, {4: "10.244.128.0/17", 6: "fd44::a:0:0:0/80"}),
                 Clients(node, {4: "10.79.0.0/16", 6: "fd79:a::/64"}),

@@ -312,7 +312,7 @@ def test_a_node_learns_where_it_is(node: Node, manifests: Path) -> None:
 )
 def test_what_others_do_is_undone_at_once(node: Node, manifests: Path, command: str) -> None:
     write(manifests, "web.json", *WEB, WEB6)
-    node.start("--manifests", manifests)
+    node.start("--manifests", manifests, "--table-ownership=never")
     node.holds(*WEB, WEB6)
     before = [dict(table.chains) for table in node.tables() if table]
     eventually(lambda: node.watches, "the agent listens")
@@ -328,16 +328,16 @@ def test_what_others_do_is_undone_at_once(node: Node, manifests: Path, command: 
 
 def test_a_new_agent_takes_over_what_is_there(node: Node, manifests: Path) -> None:
     write(manifests, "web.json", *WEB, WEB6)
-    node.start("--manifests", manifests)
+    node.start("--manifests", manifests, "--table-ownership=never")
     node.holds(*WEB, WEB6)
     node.stop()
-    node.start("--manifests", manifests)
+    node.start("--manifests", manifests, "--table-ownership=never")
     node.logged("programmed", 2)
     [_, again] = node.events("programmed")
     assert (again["operations"], again["ip_differences"], again["ip6_differences"]) == (0, 0, 0)
     node.stop()
     node.namespace.nft("flush set ip kube-proxy-nft services-2")
-    node.start("--manifests", manifests)
+    node.start("--manifests", manifests, "--table-ownership=never")
     node.holds(*WEB, WEB6)
     [*_, last] = node.events("programmed")
     assert (last["operations"], last["ip_differences"], last["ip6_differences"]) == (1, 1, 0)

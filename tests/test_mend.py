@@ -282,6 +282,27 @@ def test_who_was_given_the_udp_flows_sees_them_change_after_a_mend() -> None:
     assert seen[-1].udp and {endpoint[:4] for endpoint in seen[-1].udp[0].gone} == {bytes((10, 244, 0, 1))}
 
 
+def test_udp_flows_are_looked_at_after_a_mend() -> None:
+    """Those that came while rules were missing were let through as they were."""
+    told: list[Committed] = []
+    world = World(followers=[told.append])
+    world.start(*WEB, *put(service("dns", "10.96.0.9", ports=[{"name": "", "port": 53, "protocol": "UDP"}])))
+    world.handle(*put(_udp_slice("10.244.0.9")))
+    told.clear()
+    world.handle(TablesTouched((Touched(Family.IPV4, chains={"services"}),)))
+    [key] = [change.key for done in told for change in done.udp if change.usable]
+    assert key[:4] == bytes([10, 96, 0, 9])
+    assert not any(done.everything for done in told)
+    world.kernel.commit([DeleteTable(V4.table)])
+    told.clear()
+    world.handle(TablesTouched((Touched(Family.IPV4, is_rebuilt=True),)))
+    [done] = [done for done in told if done.everything]
+    assert done.ports == world.agent.state.everything()
+    told.clear()
+    world.handle(TablesTouched((Touched(Family.IPV4, elements={("cluster-ips", bytes([10, 96, 0, 9])): (b"", "")}),)))
+    assert not any(done.udp or done.everything for done in told)  # nothing was wrong
+
+
 def _udp_slice(address: str) -> dict[str, Any]:
     slice_ = endpoint_slice("dns", address)
     return slice_ | {"ports": [{"name": "", "port": 53, "protocol": "UDP"}]}

@@ -211,8 +211,8 @@ def test_while_the_api_server_is_away_rules_stay_as_they_are(cluster: Cluster) -
 
 def test_a_probe_sees_it_when_rules_are_gone(cluster: Cluster) -> None:
     with Probes(cluster.bed) as probes:
+        cluster.end(signal.SIGTERM)  # while it runs, nobody else can delete them, where the kernel can do that
         for family in ("ip", "ip6"):
             cluster.bed.node.namespace.run(["nft", "delete", "table", family, "kube-proxy-nft"])
-        cluster.end(signal.SIGTERM)
         cluster.start().wait("programmed")
     assert {outcome.target for outcome in probes.failed} == {*FROM_OUTSIDE, *FROM_THE_NODE}

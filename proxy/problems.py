@@ -1,0 +1,24 @@
+"""Tells of objects that had to be left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import structlog
+
+from proxy.state import Problem
+
+LOG = structlog.get_logger()
+
+
+def report(problems: Iterable[Problem]) -> None:
+    """Log each."""
+    for problem in problems:
+        LOG.warning(
+            "object_left_out",
+            kind=problem.kind,
+            namespace=problem.namespace,
+            name=problem.name,
+            reason=problem.reason,
+            remedy="mend the object; it is read again when it changes",
+        )

@@ -1,0 +1,89 @@
+"""Where a service port stands in its family's table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from rules.elements import Scheduler, ServicePort, element_key, index, is_node_port
+from rules.layout import LOCAL, TICKET, Group, Layout, Ports, band
+from rules.numbering import Slots, dense
+from rules.objects import Set
+from rules.transaction import AddElement
+
+
+class Entry(Struct, frozen=True, gc=False):
+    """A service port as it was wanted, and the numbers that its endpoints (and its local ones) have got."""
+
+    port: ServicePort
+    slots: Slots
+    local: Slots
+
+
+def ports_of(layout: Layout, key: bytes) -> Ports:
+    """The sets and maps for service keys of this kind."""
+    return layout.node_ports if is_node_port(key) else layout.addresses
+
+
+def homes(layout: Layout, ports: Ports, entry: Entry) -> Iterator[tuple[object, Set]]:
+    """The sets that the service port is in, each under something that compares fast."""
+    port = entry.port
+    if port.external or is_node_port(port.key):
+        gate = ports.external_local if port.local_policy else ports.external
+        yield gate.name, gate
+    for local, slots in ((False, entry.slots), (True, entry.local)):
+        if not slots:
+            continue
+        if port.timeout or port.scheduler is Scheduler.SH:
+            group = Group(ports, local, band(dense(slots)), port.timeout)
+            yield group, group.services
+        elif port.scheduler is Scheduler.RR:
+            continue
+        else:
+            bands = ports.local_services if local else ports.services
+            found = bands[band(len(slots))]
+            yield found.name, found
+    if port.drop:
+        yield ports.dropped.name, ports.dropped
+    if port.sources is not None:
+        yield layout.guarded.name, layout.guarded
+
+
+def identity(entry: Entry | None) -> int:
+    return entry.port.identity if entry and entry.port.timeout else 0
+
+
+def in_turn(entry: Entry | None, local: bool) -> int:
+    """How many endpoints are chosen from in turn, 0: not so."""
+    if entry is None or entry.port.timeout or entry.port.scheduler is not Scheduler.RR:
+        return 0
+    return len(entry.local if local else entry.slots)
+
+
+def lists(ports: Ports, entry: Entry | None) -> dict[tuple[str, int], tuple[Set, int, Slots]]:
+    """Both lists of endpoints, by where they are: (map, first number, endpoints)."""
+    found = {}
+    if entry:
+        sticky = entry.port.timeout
+        store, base = (ports.sticky_endpoints, TICKET) if sticky else (ports.endpoints, 0)
+        for first, slots in ((base, entry.slots), (base | LOCAL, entry.local)):
+            if slots:
+                found[store.name, first] = store, first, slots
+    return found
+
+
+def elements(layout: Layout, entry: Entry) -> Iterator[AddElement]:
+    """All elements that are the service port's own, but for those of round robin."""
+    port, ports = entry.port, ports_of(layout, entry.port.key)
+    key = element_key(port.key)
+    for store, first, slots in lists(ports, entry).values():
+        for i, endpoint in enumerate(slots):
+            if endpoint is not None:
+                yield AddElement(store, key + index(first + i), endpoint)
+    for _, set_ in homes(layout, ports, entry):
+        yield AddElement(set_, key, comment=port.name)
+    if port.timeout:
+        yield AddElement(ports.affinity, key, index(port.identity))
+    for first_source, last_source in port.sources or ():
+        yield AddElement(layout.allowed_sources, key + first_source, end=key + last_source)
