@@ -22,7 +22,7 @@ CAUSE: Final = (
 )
 _CALM: Final = "no harm, as long as its rules leave alone what is for Services"
 _ALARM: Final = "see that its rules leave alone what is for Services, or give its chains another priority"
-_RIVAL: Final = "keep kube-proxy off this node, and remove its rules (kube-proxy --cleanup): docs/install.md says how"
+_RIVAL: Final = "keep kube-proxy off this node, and remove its rules (kube-proxy-nft cleanup --kube-proxy)"
 
 IPTABLES: Final = frozenset({("ip", "nat"), ("ip6", "nat")})
 """What iptables' nat tables are called in nftables; programs share them."""

@@ -22,7 +22,7 @@ from proxy.detect.numbers import count
 from proxy.detect.scope import OURS, Scope
 from proxy.detect.versions import KEP_NFTABLES
 
-CLEAN_UP: Final = "kube-proxy --cleanup"
+CLEAN_UP: Final = "kube-proxy-nft cleanup --kube-proxy"
 
 
 def leftovers(scope: Scope) -> Iterator[Finding]:
