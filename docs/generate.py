@@ -12,7 +12,7 @@ from proxy.config import Config
 from proxy.config_fields import FIELDS, Field
 from proxy.config_report import fields
 from proxy.errors import EXIT_CODES
-from proxy.flags import FLAGS, Flag
+from proxy.flags import FLAGS, TLS_FLAGS, Flag
 
 FILE: Final = Path(__file__).with_name("configuration.md")
 
@@ -36,6 +36,9 @@ def _tables() -> dict[str, str]:
         ),
         "flags": table(("flag", "sets", "beside `--config`"), map(_flag, flags)),
         "flags without effect": ", ".join(f"`--{flag.name}`" for flag in idle_flags) + "\n",
+        "flags of our own": table(
+            ("flag", "effect"), ((f"`--{flag.name}`", flag.about) for flag in TLS_FLAGS.values())
+        ),
         "exit codes": table(("exit code", "meaning"), ((str(code), text) for code, text in EXIT_CODES.items())),
     }
 

@@ -18,6 +18,7 @@ from proxy.audits import Audits
 from proxy.events import Event, Failed, Inbox, TablesTouched
 from proxy.health_checks import HealthCheck
 from proxy.healthz import Health
+from proxy.measures import Syncs
 from proxy.node_reports import NodeReports
 from proxy.nodes import NodeInfo
 from proxy.problems import report as report
@@ -72,7 +73,7 @@ class Agent:
     """Programs one node. `run` is the loop; `handle` is one turn of it, without waiting.
 
     families: those that this node has; there is no table of the others. health: is told what waits and what is done.
-    reports: is told what is worth an Event.
+    reports: is told what is worth an Event. syncs: counts for metrics.
     owned: whether the tables belong to the kernel's socket (see rules.ownership).
     open_reader: for a look at the tables now and then (proxy.audits); None: there is none.
     grace: how long the first sync waits for the kinds of object that it can do without (seconds): a NodePort that loses
@@ -93,6 +94,7 @@ class Agent:
         grace: float = 0.0,
         owned: bool = False,
         open_reader: Callable[[], Reader] | None = None,
+        syncs: Syncs | None = None,
     ) -> None:
         self.state, self.inbox = state, inbox
         self.settings = settings or Settings()
@@ -100,6 +102,7 @@ class Agent:
         self.health = health or Health(math.inf)
         self.reports = reports or NodeReports()
         self.followers = followers
+        self.syncs = syncs or Syncs()
         self.repairs = 0
         """How often others' changes to our tables were undone."""
         self.sync_failures = 0
@@ -157,6 +160,8 @@ class Agent:
     def handle(self, events: Sequence[Event]) -> None:
         """Take in events and bring the kernel to what they make of the state; not yet if it refused that just now."""
         started = time.perf_counter()
+        if events:
+            self.syncs.queued()
         loading = not self.tables.are_programmed
         if loading:
             gc.disable()  # a first load makes a million objects, and next to no garbage cycles
@@ -223,6 +228,7 @@ class Agent:
             self.refused = len(self.refusals)
             now = self._clock()
             self.health.synced(now)
+            self.syncs.synced(self.state, time.perf_counter() - started, full=first)
             self.reports.sync_works(now)
 
     def _put_back(self, error: TransactionError, started: float, is_fresh: bool) -> None:
@@ -260,6 +266,7 @@ class Agent:
         self.state.settle_all()
         differences = {f"{family}_differences": count for family, count in outcome.differences.items()}
         self._log("programmed", started, len(wanted), outcome, **differences)
+        self.syncs.took_over(outcome.differences, self.tables.sizes)
         self._tell(True, wanted, ())
         if self.audits:
             self.audits.postpone(self._clock())
@@ -318,6 +325,7 @@ class Agent:
         outcome = self.tables.mend(changes, lambda: self._everything(options))
         if outcome.operations:
             self.repairs += 1
+            self.syncs.committed(time.perf_counter() - started, outcome.operations, outcome.bytes)
             if outcome.everything is None:
                 self._tell(False, {}, self._let_through())
             else:
@@ -389,6 +397,7 @@ class Agent:
     def _log(self, event: str, started: float, ports: int, outcome: Outcome, **more: object) -> None:
         log = LOG.info if event == "programmed" else LOG.debug
         size, operations = outcome.bytes, outcome.operations
+        self.syncs.committed(time.perf_counter() - started, operations, size)
         log(event, service_ports=ports, operations=operations, bytes=size, milliseconds=_milliseconds(started), **more)
 
 

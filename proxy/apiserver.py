@@ -24,6 +24,7 @@ from proxy.credentials import Credentials
 from proxy.errors import SourceError
 from proxy.events import Failed, Inbox
 from proxy.kubeconfig import read_access
+from proxy.measures import Requests
 from proxy.memory import return_large_blocks
 from proxy.reading import read
 from proxy.resources import resources
@@ -56,6 +57,7 @@ class Connection:
     server: a URL to use instead of the kubeconfig's, or several with commas between them; one of them is used until it
     fails, which one at first is left to chance. Without a kubeconfig, no credentials are sent there.
     Raises SourceError when the configuration cannot be used; whether a server answers is not tried.
+    `requests` counts what was asked.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Connection:
         environment: Mapping[str, str] = os.environ,
         rand: Callable[[], float] = random.random,
     ) -> None:
+        self.requests = Requests()
         self._environment = environment
         self._lock = threading.Lock()
         self._sockets = Sockets()
@@ -127,6 +130,7 @@ class Connection:
                 server, pool, always = self._prepare()
                 tried.add(server)
                 is_last = tried >= set(self._managers)
+            code, began = "<error>", time.perf_counter()
             try:
                 with _troubles(UNREACHABLE):
                     response = pool.request(
@@ -138,11 +142,15 @@ class Connection:
                         retries=False,  # nor redirects: the answer comes as it is
                         preload_content=False,
                     )
+                code = str(response.status)
             except Trouble:
                 self._avoid(server)
                 if is_last:
                     raise
                 continue
+            finally:
+                seconds = time.perf_counter() - began
+                self.requests.made(_host(server), method, code, seconds, is_watch="watch=" in path)
             if response.status == 401:
                 self._refused = True
             if response.status >= 500:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from proxy.agent import Committed
 from proxy.conntrack_socket import UDP, Flow, FlowTable
+from proxy.measures import Reconciles
 from proxy.udp import NO_FLOWS, UdpChange, UdpFlows
 from rules.elements import address_of, family_of, is_node_port
 from rules.objects import Family
@@ -68,10 +69,11 @@ class Conntrack:
     """A proxy.agent.Follower with a thread of its own, which works in the network namespace that the maker is in.
 
     `programmed` keeps the mapping that it is given and looks single keys up in it later on: flows are judged by what is
-    programmed then, not when they began to wait.
+    programmed then, not when they began to wait. reconciles: counts what was done.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reconciles: Reconciles | None = None) -> None:
+        self._reconciles = reconciles or Reconciles()
         self._programmed: Mapping[bytes, UdpFlows] = {}
         self._addresses: NodePortIps = dict.fromkeys(Family, ())
         self._news = threading.Condition()
@@ -139,8 +141,11 @@ class Conntrack:
         started = time.perf_counter()
         with FlowTable() as table:
             found = [flow for flow in _look(table, stale) if flow in stale]
-            forgotten = table.forget(found)
-        milliseconds = round((time.perf_counter() - started) * 1e3, 3)
+            deleted = {family: table.forget([flow for flow in found if flow.family is family]) for family in Family}
+        forgotten = sum(deleted.values())
+        seconds = time.perf_counter() - started
+        self._reconciles.done(seconds, deleted)
+        milliseconds = round(seconds * 1e3, 3)
         if stale.everything:
             LOG.info("udp_flows_compared", forgotten=forgotten, milliseconds=milliseconds)
         else:

@@ -16,7 +16,7 @@ class Gate(NamedTuple):
 _ALWAYS: Final = "this proxy always does it"
 _NEVER: Final = "this proxy has no such mode"
 _LOGS: Final = "this proxy has its own logs"
-_PAGES: Final = "this proxy does not serve that page"
+_PAGES: Final = "this proxy always serves that page"
 
 GATES: Final = {
     "AllAlpha": Gate(False, "no feature gate changes anything here"),

@@ -180,6 +180,34 @@ FLAGS: Final = {
 }
 """--config, --kubeconfig and --help are our own flags too, and not in here."""
 
+TLS_FLAGS: Final = {
+    flag.name: flag
+    for flag in (
+        Flag(
+            "metrics-tls-cert-file",
+            FILE,
+            about="serve what is on --metrics-bind-address over TLS, with this certificate and its chain (PEM); read again "
+            "when it changes, as are the other two",
+            beside_config=True,
+        ),
+        Flag(
+            "metrics-tls-key-file",
+            FILE,
+            about="the key of --metrics-tls-cert-file (PEM, without a passphrase); may be the same file",
+            beside_config=True,
+        ),
+        Flag(
+            "metrics-client-ca-file",
+            FILE,
+            about="with the other two: let only clients in that have a certificate of one of these authorities (PEM)",
+            beside_config=True,
+        ),
+    )
+}
+"""Ours, which kube-proxy does not have."""
+
+_ALL: Final = FLAGS | TLS_FLAGS
+
 BARE: Final = frozenset(flag.name for flag in FLAGS.values() if flag.kind.metavar.startswith("[="))
 """Those that need no value."""
 PORTS: Final = {"healthz-port": "0.0.0.0", "metrics-port": "127.0.0.1"}
@@ -213,6 +241,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         names = ["-v", "--v"] if flag.name == "v" else [f"--{flag.name}"]
         help = flag.help.replace("`", "").replace("%", "%%") if flag.has_effect else argparse.SUPPRESS
         group.add_argument(*names, action=_Collect, dest="flags", metavar=flag.kind.metavar, help=help)
+    ours = parser.add_argument_group("flags for metrics that kube-proxy does not have")
+    for flag in TLS_FLAGS.values():
+        ours.add_argument(f"--{flag.name}", action=_Collect, dest="flags", metavar=flag.kind.metavar, help=flag.help)
     idle = " ".join(f"--{flag.name}" for flag in FLAGS.values() if not flag.has_effect)
     lines = textwrap.fill(idle, HELP_WIDTH - 4, break_on_hyphens=False)
     parser.add_argument_group("kube-proxy's flags that are accepted and have no effect here", lines)
@@ -222,7 +253,7 @@ class GivenFlags:
     """What the command line says with them. beside_config: a configuration file is given too."""
 
     def __init__(self, flags: Sequence[tuple[str, str]], beside_config: bool) -> None:
-        self._given = [(FLAGS[name], text) for name, text in flags]
+        self._given = [(_ALL[name], text) for name, text in flags]
         self._beside_config = beside_config
 
     def value(self, name: str) -> str:

@@ -17,6 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 from proxy.http_message import Request, Response, only_reads, text
+from proxy.measures import Counts
 from rules.objects import Family
 
 HEALTHZ: Final = "/healthz"
@@ -108,10 +109,19 @@ def pages(
     families: Iterable[Family],
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    probes: Counts | None = None,
 ) -> Callable[[Request], Response]:
-    """The same as one function of the request, for a server. clock: that of `health`."""
+    """The same as one function of the request, for a server. clock: that of `health`. probes: is told of each answer that
+    says something of our health: (path, code)."""
     programmed = tuple(families)
-    return lambda request: answer(request, health.status(clock()), programmed, now())
+
+    def page(request: Request) -> Response:
+        said = answer(request, health.status(clock()), programmed, now())
+        if probes and said.status in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE):
+            probes.add((request.path, str(said.status.value)))
+        return said
+
+    return page
 
 
 def _time(when: datetime) -> str:

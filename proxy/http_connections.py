@@ -41,12 +41,16 @@ Spot = tuple[bytes, int]
 
 Answer = Callable[[Request, Spot], Response | None]
 
+Wrap = Callable[[socket.socket], socket.socket]
+"""Makes of an accepted socket, which does not block, one that speaks TLS and does not block either: proxy.tls.TlsSocket.
+Raises OSError."""
+
 
 class Connections:
-    """All that are open. Everything runs in the loop's thread, as callbacks that do not wait. answer: see Site."""
+    """All that are open. Everything runs in the loop's thread, as callbacks that do not wait. answer and wrap: see Site."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, answer: Answer) -> None:
-        self.loop, self.answer = loop, answer
+    def __init__(self, loop: asyncio.AbstractEventLoop, answer: Answer, wrap: Wrap | None = None) -> None:
+        self.loop, self.answer, self._wrap = loop, answer, wrap
         self._by_source: dict[bytes, OrderedDict[_Connection, None]] = {}
         self._count = 0
 
@@ -55,6 +59,13 @@ class Connections:
 
     def add(self, sock: socket.socket, peer: str, spot: Spot) -> None:
         """Serve a client that has just been accepted. peer: its address."""
+        sock.setblocking(False)
+        if self._wrap:
+            try:
+                sock = self._wrap(sock)
+            except OSError:  # the client went
+                sock.close()
+                return
         _Connection(self, sock, _source(peer), spot).read()  # mostly the request is there, and that was it
 
     def admit(self, connection: _Connection, *, has_asked: bool) -> bool:
@@ -123,7 +134,6 @@ class _Connection:
         self._extra = MAX_EXTRA
         self.since = -math.inf
         self._timer: asyncio.TimerHandle | None = None
-        sock.setblocking(False)
 
     def read(self) -> None:
         """Take what there is of the request; answer it, or wait for the rest."""

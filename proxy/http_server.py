@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 from msgspec import Struct
 
-from proxy.http_connections import Answer, Connections, Spot
+from proxy.http_connections import Answer, Connections, Spot, Wrap
 from proxy.listening import listening
 from rules.objects import Family
 
@@ -48,13 +48,14 @@ _REMEDIES: Final = {
 class Site(Struct, frozen=True):
     """What is served. `name` begins its log events (NAME_listening ...). `answer` is called in the server's thread, must
     not block, and returns None where nobody is (any more): the client is hung up on. `remedies`: what to do when it is
-    not possible to listen, by errno. `details`: what a log event about a port says besides its number.
+    not possible to listen, by errno. `details`: what a log event about a port says besides its number. `wrap`: for TLS.
     """
 
     name: str
     answer: Answer
     remedies: Mapping[int, str] = {}
     details: Callable[[int], Mapping[str, str]] = lambda _port: {}
+    wrap: Wrap | None = None
 
 
 def spots(host: str, port: int, families: Collection[Family]) -> frozenset[Spot]:
@@ -109,7 +110,7 @@ class Listeners:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, site: Site) -> None:
         self.loop, self.site = loop, site
-        self.connections = Connections(loop, site.answer)
+        self.connections = Connections(loop, site.answer, site.wrap)
         self._sockets: dict[Spot, socket.socket] = {}
         self._retries: dict[Spot, asyncio.TimerHandle] = {}
         self._full_told = -math.inf

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import resource
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Protocol
 
@@ -23,8 +24,10 @@ from proxy.events import Inbox
 from proxy.forwarder import Forwarder
 from proxy.health_server import HealthServer
 from proxy.healthz import Health
+from proxy.http_connections import Wrap
 from proxy.instance import Instance
 from proxy.kernel_check import check
+from proxy.measures import Measures, Requests
 from proxy.node_addresses import AddressSource
 from proxy.node_events import EventRecorder
 from proxy.node_events import Transport as Sending
@@ -35,6 +38,7 @@ from proxy.page_server import PageServer
 from proxy.settings import Settings, settings
 from proxy.state import State
 from proxy.table_watch import TableWatch
+from proxy.tls_files import TlsFiles
 from rules.errors import KernelUnreachable
 from rules.kernel import Kernel
 from rules.layout import LAYOUTS
@@ -61,11 +65,14 @@ class Source(Protocol):
 class ApiServer(Reading, Sending, Protocol):
     """The way to an API server: proxy.apiserver.Connection."""
 
+    @property
+    def requests(self) -> Requests: ...
+
 
 class Surroundings(Struct, frozen=True):
     """What an agent has around it. node: its name. api: None where there is no API server to talk to. config_file: where
     the configuration is from, '' for nowhere. owned: whether the agent owns its tables, where the kernel can do that.
-    take_over: remove what kube-proxy has left."""
+    take_over: remove what kube-proxy has left. metrics_tls: for metricsBindAddress, None: plain HTTP."""
 
     config: Config
     node: str
@@ -76,6 +83,7 @@ class Surroundings(Struct, frozen=True):
     config_file: str = ""
     owned: bool = False
     take_over: bool = False
+    metrics_tls: TlsFiles | None = None
 
 
 def run(here: Surroundings, *, once: bool) -> None:
@@ -92,10 +100,12 @@ def run(here: Surroundings, *, once: bool) -> None:
         ends.callback(instance.close)
         reports = NodeReports()
         followers: list[Follower] = []
+        measures = Measures()
+        show: Callable[[Agent], None] | None = None
         if not once:
             recorder = EventRecorder(here.api, here.node) if here.api else None
             reports = NodeReports(recorder or Nobody())
-            followers = _followers(here, made, families, health, ends)
+            followers = _followers(here, made, families, health, measures, ends)
         if made.follows_addresses:
             addresses = AddressSource(here.inbox)
             ends.callback(addresses.stop)
@@ -106,7 +116,8 @@ def run(here: Surroundings, *, once: bool) -> None:
                 ends.callback(recorder.stop)
                 recorder.start()
                 followers.append(_About(recorder, reports))
-            followers.append(_metrics(here, families, recorder, ends))
+            looks, show = _metrics(here, families, recorder, measures, ends)
+            followers.append(looks)
             if here.take_over:
                 followers.append(_take_over(ends))
         here.source.start()
@@ -122,7 +133,10 @@ def run(here: Surroundings, *, once: bool) -> None:
             grace=GRACE_SECONDS,
             owned=_owned(here, families, once),
             open_reader=None if once else TableReader,
+            syncs=measures.syncs,
         )
+        if show:
+            show(agent)
         try:
             agent.run(once=once)
         except UserError as error:
@@ -161,7 +175,12 @@ def _has_tables(kernel: Kernel, families: Collection[Family]) -> bool:
 
 
 def _followers(
-    here: Surroundings, made: Settings, families: Collection[Family], health: Health, ends: contextlib.ExitStack
+    here: Surroundings,
+    made: Settings,
+    families: Collection[Family],
+    health: Health,
+    measures: Measures,
+    ends: contextlib.ExitStack,
 ) -> list[Follower]:
     """Those who act beside nftables, and the servers for health."""
     _allow_descriptors()
@@ -171,14 +190,14 @@ def _followers(
         "healthzBindAddress",
         config.healthz_bind_address,
         families,
-        healthz.pages(health, families),
+        healthz.pages(health, families, probes=measures.probes),
         hard_fail=config.bind_address_hard_fail,
     )
     ends.callback(pages.stop)
     pages.start()
     checks = HealthServer(healthy=lambda: health.status(time.monotonic()).works)
     ends.callback(checks.stop)
-    conntrack = Conntrack()
+    conntrack = Conntrack(measures.reconciles)
     ends.callback(conntrack.stop)
     forwarder = Forwarder([n for n in config.node_port_addresses.cidrs if Family.of_version(n.version) in families])
     ends.callback(forwarder.stop)
@@ -195,29 +214,40 @@ def _followers(
         _Sysctls(config),
         conntrack,
         about_node,
+        lambda done: measures.local_policies.update(done.ports, everything=done.everything),
         lambda done: checks.update(done.health_checks, done.nodeport_ips),
         lambda done: forwarder.update(done.ports, done.everything),
     ]
 
 
 def _metrics(
-    here: Surroundings, families: Collection[Family], recorder: EventRecorder | None, ends: contextlib.ExitStack
-) -> Follower:
-    """What is served on metricsBindAddress, and who looks for what is deprecated on this node."""
-    from proxy import metrics  # with what it needs, 60 ms that `run --once` can do without
+    here: Surroundings,
+    families: Collection[Family],
+    recorder: EventRecorder | None,
+    measures: Measures,
+    ends: contextlib.ExitStack,
+) -> tuple[Follower, Callable[[Agent], None]]:
+    """What is served on metricsBindAddress: who looks for what is deprecated on this node, and what is to be told of the
+    agent, once there is one."""
+    from proxy import metrics, metrics_zpages  # with what it needs, 60 ms that `run --once` can do without
     from proxy.detect import watcher
     from proxy.detect.node import gather_for_agent
+    from proxy.metrics_table import Sources
 
     registry = metrics.registry(version())
     deprecations = metrics.Family(watcher.METRIC, watcher.ABOUT, watcher.LABELS)
     registry.register(deprecations)
+    given = {"config": here.config_file, "kubeconfig": here.config.client_connection.kubeconfig}
+    paths = (metrics.METRICS, metrics.PROXY_MODE)
+    others = metrics_zpages.pages(here.config, version(), datetime.now(UTC), given=given, paths=paths)
     pages = PageServer(
         "metrics",
         "metricsBindAddress",
         here.config.metrics_bind_address,
         families,
-        metrics.pages(registry),
+        metrics.pages(registry, others),
         hard_fail=here.config.bind_address_hard_fail,
+        wrap=_wrap(here.metrics_tls),
     )
     ends.callback(pages.stop)
     pages.start()
@@ -229,7 +259,27 @@ def _metrics(
     )
     ends.callback(looks.stop)
     looks.start()
-    return looks
+
+    def show(agent: Agent) -> None:
+        sources = Sources(
+            families=families,
+            agent=agent,
+            measures=measures,
+            requests=here.api.requests if here.api else None,
+            watchers=getattr(here.source, "watchers", ()),
+        )
+        registry.register(metrics.Table(sources))
+
+    return looks, show
+
+
+def _wrap(files: TlsFiles | None) -> Wrap | None:
+    """Raises ConfigError."""
+    if files is None:
+        return None
+    from proxy.tls import Certificates, wrapping  # with the ssl module
+
+    return wrapping(Certificates(files))
 
 
 class _About:

@@ -10,7 +10,7 @@ from typing import Final
 
 from proxy.config_values import HostPort
 from proxy.errors import ConfigError
-from proxy.http_connections import Spot
+from proxy.http_connections import Spot, Wrap
 from proxy.http_message import Request, Response
 from proxy.http_server import HttpServer, Site, explain, listen_at, spots
 from rules.objects import Family
@@ -21,6 +21,7 @@ class PageServer:
 
     name: begins its log events. field: the configuration's name of the address. bind: None, or port 0, or no host: no server.
     families: those that this kernel has. answer: called in the thread; must not block. hard_fail: bindAddressHardFail.
+    wrap: for TLS (proxy.tls).
     """
 
     def __init__(
@@ -32,9 +33,10 @@ class PageServer:
         answer: Callable[[Request], Response],
         *,
         hard_fail: bool = False,
+        wrap: Wrap | None = None,
     ) -> None:
         remedies = {code: f"{remedy}, or set another {field}" for code, remedy in _REMEDIES.items()}
-        self._site = Site(name, lambda request, _spot: answer(request), remedies)
+        self._site = Site(name, lambda request, _spot: answer(request), remedies, wrap=wrap)
         self._field, self._hard_fail = field, hard_fail
         self._spots = spots(bind.host, bind.port, families) if bind and bind.host and bind.port else frozenset[Spot]()
         self._server = HttpServer(self._site)

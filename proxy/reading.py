@@ -5,13 +5,18 @@ Who decodes objects may reduce each at once: of ten thousand, only what is kept 
 
 from __future__ import annotations
 
+from datetime import datetime
 from sys import intern
+from typing import Final
 
 from msgspec import Struct
 
 from proxy.model import EndpointSlice, KubeObject, Service
 from proxy.services import Name, Rejected, ServiceInfo, read_service
 from proxy.slices import SliceInfo, read_slice
+
+TRIGGER_TIME: Final = "endpoints.kubernetes.io/last-change-trigger-time"
+"""Of an EndpointSlice: when the pod or Service changed that is why the slice is as it is now."""
 
 
 class ServiceReading(Struct, frozen=True, gc=False):
@@ -23,11 +28,12 @@ class ServiceReading(Struct, frozen=True, gc=False):
 
 
 class SliceReading(Struct, frozen=True, gc=False):
-    """As ServiceReading. name: the EndpointSlice's."""
+    """As ServiceReading. name: the EndpointSlice's. triggered: TRIGGER_TIME in seconds since 1970, 0: not known."""
 
     name: Name
     info: SliceInfo | None
     faults: tuple[str, ...] = ()
+    triggered: float = 0.0
 
 
 Item = KubeObject | ServiceReading | SliceReading
@@ -46,8 +52,20 @@ def read(item: Item) -> Item:
             return ServiceReading(name, info, tuple(faults))
         case EndpointSlice(metadata=meta):
             slice_info, faults = read_slice(item)
-            return SliceReading((intern(meta.namespace), meta.name), slice_info, tuple(faults))
+            name = (intern(meta.namespace), meta.name)
+            return SliceReading(name, slice_info, tuple(faults), _triggered(meta.annotations))
     return item
+
+
+def _triggered(annotations: dict[str, str] | None) -> float:
+    text = annotations.get(TRIGGER_TIME) if annotations else None
+    if not text:
+        return 0.0
+    try:
+        at = datetime.fromisoformat(text)
+        return at.timestamp() if at.tzinfo else 0.0
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def name_of(item: Item) -> Name:

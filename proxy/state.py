@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from msgspec import Struct
 
@@ -35,6 +37,9 @@ from rules.elements import ServicePort, Sources, address_of, address_range, desc
 from rules.layout import MAX_ENDPOINTS
 from rules.objects import Family
 
+MAX_TRIGGERS: Final = 10_000
+"""More are not remembered while the kernel does not take what we have for it."""
+
 
 class Problem(Struct, frozen=True):
     """Something of an object that had to be left out; the rest of the cluster works. For logs and counters.
@@ -53,7 +58,10 @@ class State:
     """node: this node's name, as in Endpoint.nodeName. bound: addresses that count as the node's (Settings.bound).
 
     `problems` collects what was found since the caller last emptied it. `visited` counts the objects that were looked
-    at (Services, slices, endpoints), so that tests can see that the cost follows the change.
+    at (Services, slices, endpoints), so that tests can see that the cost follows the change. `service_changes` and
+    `slice_changes` count those that were news. `faulty`: by kind, how many objects something is wrong with now.
+    `triggers`: of slices that changed since the first list and since the caller last emptied it: what for, and when
+    (SliceReading.triggered).
     """
 
     def __init__(self, node: str, bound: tuple[bytes, ...] = ()) -> None:
@@ -64,6 +72,9 @@ class State:
         self.local_addresses: frozenset[bytes] = frozenset()
         self.problems: list[Problem] = []
         self.visited = 0
+        self.service_changes = self.slice_changes = 0
+        self.faulty: Counter[str] = Counter()
+        self.triggers: list[tuple[Family, float]] = []
         self._services: dict[Name, ServiceInfo] = {}
         self._slices: dict[Name, dict[str, SliceInfo]] = {}
         self._service_of: dict[Name, Name] = {}
@@ -86,6 +97,11 @@ class State:
     def is_listed(self) -> bool:
         """All kinds have been listed."""
         return set(KINDS) <= self._listed
+
+    @property
+    def conflicts(self) -> int:
+        """How many service ports do not have what an older Service has."""
+        return len(self._known_conflicts)
 
     @property
     def service_cidrs(self) -> tuple[Network, ...]:
@@ -178,9 +194,9 @@ class State:
             case ServiceReading(name, info, faults):
                 self._faults(SERVICE, name, *faults)
                 self._set_service(name, info)
-            case SliceReading(name, slice_info, faults):
+            case SliceReading(name, slice_info, faults, triggered):
                 self._faults(ENDPOINT_SLICE, name, *faults)
-                self._set_slice(name, slice_info)
+                self._set_slice(name, slice_info, triggered)
             case ServiceCIDR() as cidr:
                 self._put_service_cidr(cidr)
             case Node() as node if node.metadata.name == self.place.node:
@@ -189,7 +205,7 @@ class State:
                 self._set_node(node_info)
 
     def _delete(self, kind: str, name: Name) -> None:
-        self._known_faults.pop((kind, name), None)
+        self._faults(kind, name)
         if kind == SERVICE:
             self._set_service(name, None)
         elif kind == ENDPOINT_SLICE:
@@ -218,6 +234,7 @@ class State:
         old = self._services.get(name)
         if old == new:
             return
+        self.service_changes += 1
         if (old and old.health_check_port) or (new and new.health_check_port):
             self._health.add(name)
         if new is None:
@@ -238,11 +255,14 @@ class State:
             if loser:
                 self._report_conflict(loser)
 
-    def _set_slice(self, name: Name, new: SliceInfo | None) -> None:
+    def _set_slice(self, name: Name, new: SliceInfo | None, triggered: float = 0.0) -> None:
         service = self._service_of.get(name)
         old = self._slices[service].get(name[1]) if service else None
         if old == new:
             return
+        self.slice_changes += 1
+        if new and triggered and ENDPOINT_SLICE in self._listed and len(self.triggers) < MAX_TRIGGERS:
+            self.triggers.append((Family.IPV4 if new.address_size == 4 else Family.IPV6, triggered))
         if service and (new is None or new.service != service):
             slices = self._slices[service]
             del slices[name[1]], self._service_of[name]
@@ -361,9 +381,11 @@ class State:
         if self._known_faults.get((kind, name), ()) == reasons:
             return
         if reasons:
+            self.faulty[kind] += (kind, name) not in self._known_faults
             self._known_faults[kind, name] = reasons
         else:
-            self._known_faults.pop((kind, name), None)
+            del self._known_faults[kind, name]
+            self.faulty -= Counter((kind,))  # which leaves no zeros
         self.problems += [Problem(kind, *name, reason) for reason in reasons]
 
     def _report_conflict(self, loser: Claim) -> None:

@@ -82,6 +82,11 @@ class Tables:
         """False before `start`, and after `forget`."""
         return bool(self.programmed)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many elements each table has, by its family's name in nft."""
+        return {family.nft: sum(programmed.sizes.values()) for family, programmed in self.programmed.items()}
+
     def forget(self) -> None:
         """What the kernel holds is not what we thought."""
         self.programmed = {}

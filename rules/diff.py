@@ -8,6 +8,7 @@ the endpoints of the service ports that changed, never with what else there is.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -96,8 +97,6 @@ class Programmed:
         past = past or Past(set(), {}, {}, {}, {})
         self.layout: Layout = LAYOUTS[family]
         self.entries: dict[bytes, Entry] = {}
-        self.sizes: dict[str, int] = {}
-        """How many elements each set has that `plan` fills."""
         self._counts: dict[tuple[str, bytes], int] = {}
         self._groups = past.groups
         self._numbers = past.numbers
@@ -105,6 +104,8 @@ class Programmed:
         self._spare = past.spare
         self._nodeport_ips: frozenset[bytes] = frozenset()
         self._seeds = past.seeds
+        self.sizes: dict[str, int] = Counter(element.set.name for element in self.turn_elements())
+        """How many elements each set has that `plan` fills."""
 
     def plan(self, wanted: Mapping[bytes, ServicePort | None], nodeport_ips: frozenset[bytes] | None = None) -> Plan:
         """What turns the entries of these keys into the wanted ones (None: gone), leaving all other entries alone.

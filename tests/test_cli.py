@@ -856,8 +856,9 @@ def test_an_early_signal_says_nothing(namespace: Namespace, manifests: Path, num
             time.sleep(delay)
             process.send_signal(number)
             _, said = process.communicate(timeout=10)
-        assert process.returncode in (0, -number)
-        assert f'File "{REPO}' not in said  # Python itself may be hit before it has come to us
+        # Python itself may be hit before it has come to us: while it imports `site`, it ends with 1.
+        assert process.returncode in (0, -number) or (process.returncode == 1 and "site" in said), said
+        assert f'File "{REPO}' not in said
 
 
 def test_what_is_logged_is_json_or_text(capsys: pytest.CaptureFixture[str]) -> None:

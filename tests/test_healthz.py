@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from proxy.config import HostPort
 from proxy.healthz import NEVER, Health, Status, answer, pages
 from proxy.http_message import Request
+from proxy.measures import Counts
 from proxy.page_server import PageServer
 from rules.objects import Family
 from tests.netns import in_new_namespace
@@ -176,6 +177,18 @@ def test_it_is_only_read(method: str, code: int) -> None:
     for path in ("/healthz", "/livez"):
         assert answer(Request(method, path), Status(True, True, True), (), NOW).status == code
     assert answer(Request(method, "/healthz", "verbose"), Status(True, True, True), (), NOW).status == code
+
+
+def test_answers_are_counted() -> None:
+    probes, health, clock = Counts(), Health(TIMEOUT, programmed=True), [0.0]
+    page = pages(health, (V4,), lambda: clock[0], probes=probes)
+    health.queued(0)
+    for path in ("/healthz", "/livez", "/livez", "/other"):
+        page(Request("GET", path))
+    page(Request("POST", "/livez"))
+    clock[0] = TIMEOUT
+    page(LIVEZ)
+    assert probes.read() == {("/healthz", "200"): 1, ("/livez", "200"): 2, ("/livez", "503"): 1}
 
 
 # -- And served --------------------------------------------------------------------------------------------------------
