@@ -55,6 +55,8 @@ lint: $(VENV)/.complete
 bench: $(VENV)/.complete
 	$(VENV)/bin/python -m bench.load
 	$(VENV)/bin/python -m bench.api
+	$(VENV)/bin/python -m bench.scrape
+	$(VENV)/bin/python -m bench.migrate
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
