@@ -32,10 +32,11 @@ from proxy.conntrack_socket import FlowTable
 from proxy.detect.output import put
 from proxy.errors import ConfigChanged, KernelTooOld, NoPermission, UsageError, UserError
 from proxy.events import Inbox
-from proxy.flags import PORTS, GivenFlags
+from proxy.flags import PORTS, TLS_FLAGS, GivenFlags
 from proxy.manifests import ManifestSource
 from proxy.settings import settings
 from proxy.state import State
+from proxy.tls_files import tls_files
 from rules.diff import scratch
 from rules.errors import KernelUnreachable, TransactionError
 from rules.kernel import Kernel
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "detect": _detect,
         "explain": _explain,
         "migrate": _migrate,
+        "status": _status,
         "trace": _trace,
     }
     try:
@@ -108,7 +110,7 @@ def _run(options: argparse.Namespace) -> None:
     elif flags.is_on("init-only"):
         _init(config)
     else:
-        _proxy(options, config, fields, flags.value("master"))
+        _proxy(options, config, fields, flags)
 
 
 def _init(config: Config) -> None:
@@ -118,7 +120,8 @@ def _init(config: Config) -> None:
     sysctls.apply(config.conntrack)
 
 
-def _proxy(options: argparse.Namespace, config: Config, fields: Sequence[Given], master: str) -> None:
+def _proxy(options: argparse.Namespace, config: Config, fields: Sequence[Given], flags: GivenFlags) -> None:
+    tls = tls_files(*map(flags.value, TLS_FLAGS))
     if options.take_over and options.once:
         raise UsageError("--take-over and --once", "both were given", "run `cleanup --kube-proxy` after `run --once`")
     inbox = Inbox()
@@ -127,12 +130,17 @@ def _proxy(options: argparse.Namespace, config: Config, fields: Sequence[Given],
         node = node_name(config, options.node)
         kernel = Kernel()
         ends.callback(kernel.close)
-        source, connection = _source(options, config, inbox, node, master)
+        source, connection = _source(options, config, inbox, node, flags.value("master"))
         LOG.info("starting", node=node, source=options.manifests or "API server")
         watch = None
         if not options.once:
             oom_score.apply(config.oom_score_adj)
-            reads = (options.config, options.manifests, *(connection.files if connection else ()))
+            reads = (
+                options.config,
+                options.manifests,
+                *(connection.files if connection else ()),
+                *(tls.paths if tls else ()),
+            )
             privileges.drop(filter(None, reads))  # while there are no other threads
             if options.config:
                 watch = ConfigWatch(
@@ -150,6 +158,8 @@ def _proxy(options: argparse.Namespace, config: Config, fields: Sequence[Given],
             options.config or "",
             owned=options.table_ownership == "auto",
             take_over=options.take_over,
+            metrics_tls=tls,
+            status_page=options.status_page == "true",
         )
         node_agent.run(here, once=options.once)
         if watch and watch.changed:
@@ -260,6 +270,12 @@ def _trace(options: argparse.Namespace) -> None:
 
 def _migrate(options: argparse.Namespace) -> int:
     from proxy.migrate import command
+
+    return command.run(options)
+
+
+def _status(options: argparse.Namespace) -> int:
+    from proxy.status import command
 
     return command.run(options)
 

@@ -13,6 +13,7 @@ from proxy.detect import arguments as detect
 from proxy.errors import EXIT_CODES
 from proxy.explain import arguments as explain
 from proxy.migrate import arguments as migrate
+from proxy.status import arguments as status
 from proxy.trace import arguments as trace
 
 _OURS: Final = ("-h", "--help", "--version")
@@ -78,6 +79,14 @@ def _parser() -> argparse.ArgumentParser:
         help="once our rules are in place and kube-proxy has ended, remove what it has left on this node; connections that "
         "IPVS carries have 15 minutes to end",
     )
+    run.add_argument(
+        "--status-page",
+        choices=["true", "false"],
+        nargs="?",
+        const="true",
+        default="true",
+        help="serve a page about this agent at / on metricsBindAddress (default: true)",
+    )
     _log_level(run, "info, or what -v says")
     flags.add_arguments(run)
     run.epilog = textwrap.fill(
@@ -124,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _log_level(detect.add_parser(commands, formatter_class=_Help))
     _log_level(explain.add_parser(commands, formatter_class=_Help))
+    _log_level(status.add_parser(commands, formatter_class=_Help))
     _log_level(trace.add_parser(commands, formatter_class=_Help))
 
     for part in migrate.add_parser(commands, formatter_class=_Help):

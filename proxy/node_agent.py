@@ -72,7 +72,8 @@ class ApiServer(Reading, Sending, Protocol):
 class Surroundings(Struct, frozen=True):
     """What an agent has around it. node: its name. api: None where there is no API server to talk to. config_file: where
     the configuration is from, '' for nowhere. owned: whether the agent owns its tables, where the kernel can do that.
-    take_over: remove what kube-proxy has left. metrics_tls: for metricsBindAddress, None: plain HTTP."""
+    take_over: remove what kube-proxy has left. metrics_tls: for metricsBindAddress, None: plain HTTP. status_page: whether
+    it is served there."""
 
     config: Config
     node: str
@@ -84,6 +85,7 @@ class Surroundings(Struct, frozen=True):
     owned: bool = False
     take_over: bool = False
     metrics_tls: TlsFiles | None = None
+    status_page: bool = True
 
 
 def run(here: Surroundings, *, once: bool) -> None:
@@ -101,7 +103,7 @@ def run(here: Surroundings, *, once: bool) -> None:
         reports = NodeReports()
         followers: list[Follower] = []
         measures = Measures()
-        show: Callable[[Agent], None] | None = None
+        show: Callable[[Agent], list[Follower]] | None = None
         if not once:
             recorder = EventRecorder(here.api, here.node) if here.api else None
             reports = NodeReports(recorder or Nobody())
@@ -136,7 +138,7 @@ def run(here: Surroundings, *, once: bool) -> None:
             syncs=measures.syncs,
         )
         if show:
-            show(agent)
+            followers += show(agent)
         try:
             agent.run(once=once)
         except UserError as error:
@@ -226,20 +228,24 @@ def _metrics(
     recorder: EventRecorder | None,
     measures: Measures,
     ends: contextlib.ExitStack,
-) -> tuple[Follower, Callable[[Agent], None]]:
+) -> tuple[Follower, Callable[[Agent], list[Follower]]]:
     """What is served on metricsBindAddress: who looks for what is deprecated on this node, and what is to be told of the
-    agent, once there is one."""
+    agent, once there is one; that has more followers."""
     from proxy import metrics, metrics_zpages  # with what it needs, 60 ms that `run --once` can do without
     from proxy.detect import watcher
     from proxy.detect.node import gather_for_agent
     from proxy.metrics_table import Sources
+    from proxy.status import pages as status
+    from proxy.status.view import View
 
     registry = metrics.registry(version())
     deprecations = metrics.Family(watcher.METRIC, watcher.ABOUT, watcher.LABELS)
     registry.register(deprecations)
     given = {"config": here.config_file, "kubeconfig": here.config.client_connection.kubeconfig}
-    paths = (metrics.METRICS, metrics.PROXY_MODE)
-    others = metrics_zpages.pages(here.config, version(), datetime.now(UTC), given=given, paths=paths)
+    view: View | None = None
+    status_pages = status.pages(lambda: view) if here.status_page else {}
+    paths = (metrics.METRICS, metrics.PROXY_MODE, *status_pages)
+    others = status_pages | metrics_zpages.pages(here.config, version(), datetime.now(UTC), given=given, paths=paths)
     pages = PageServer(
         "metrics",
         "metricsBindAddress",
@@ -260,15 +266,29 @@ def _metrics(
     ends.callback(looks.stop)
     looks.start()
 
-    def show(agent: Agent) -> None:
+    def show(agent: Agent) -> list[Follower]:
+        nonlocal view
+        watchers = getattr(here.source, "watchers", ())
         sources = Sources(
             families=families,
             agent=agent,
             measures=measures,
             requests=here.api.requests if here.api else None,
-            watchers=getattr(here.source, "watchers", ()),
+            watchers=watchers,
         )
         registry.register(metrics.Table(sources))
+        if not here.status_page:
+            return []
+        view = View(
+            agent,
+            here.config,
+            version(),
+            measures.syncs.commits,
+            source="the API server" if here.api else "a directory of manifests",
+            watchers=watchers,
+            findings=lambda: looks.findings,
+        )
+        return [view]
 
     return looks, show
 

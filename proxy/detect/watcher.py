@@ -115,6 +115,11 @@ class DeprecationWatcher:
         if self._thread.ident is not None:
             self._thread.join(STOP_TIMEOUT)
 
+    @property
+    def findings(self) -> list[Finding]:
+        """Of the last look; for any thread."""
+        return list(self._known.values())
+
     def look(self) -> None:
         """Look once, and tell what is new."""
         report = judge(self._gather(), self._version())

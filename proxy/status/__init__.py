@@ -1,0 +1,1 @@
+"""The status page, its data, and the command that prints a summary of a running agent."""
