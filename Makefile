@@ -33,9 +33,12 @@ help:
 demo: $(VENV)/.complete
 	$(VENV)/bin/kube-proxy-nft demo
 
+# One file at a time for each processor: tests of one file may share what they have set up.
+PARALLEL ?= --numprocesses auto --dist loadfile
+
 test: SYSTEM_PACKAGES += $(BROWSER_PACKAGES)
 test: $(VENV)/.complete
-	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 # On Debian's own kernel, which has IPVS, in a virtual machine: takes some minutes.
 test-vm: SYSTEM_PACKAGES += $(VM_PACKAGES)

@@ -41,6 +41,9 @@ LOG = structlog.get_logger()
 RETRY_SECONDS = (0.0, 0.1, 0.5, 2.0, 10.0, 30.0)
 """Waits before each try to put all right after the kernel refused a change; the last one from then on."""
 
+TOUCHED_SECONDS = 0.1
+"""The longest such wait once others have been at the tables again."""
+
 ONCE_SECONDS = 10.0
 """How long `run --once` waits for the kinds of object that are not needed for a first sync."""
 
@@ -171,6 +174,8 @@ class Agent:
                     raise event.error
                 if isinstance(event, TablesTouched):
                     self._touched.append(event)
+                    # Whoever stood in the way may have gone.
+                    self._retry_at = min(self._retry_at, self._clock() + TOUCHED_SECONDS)
                 else:
                     self.state.apply(event)
             if events and self.tables.are_programmed:

@@ -101,9 +101,12 @@ class Neighbours:
             "chains": [f"{c.chain} ({c.hook})" for c in chains],
         }
         if (family, table) in IPTABLES and all(chain.chain in CHAINS for chain in chains):
-            LOG.info(
-                "nat_neighbour", **fields, program="iptables", used_by=self._sharers(family), cause=CAUSE, then=_CALM
-            )
+            sharers = self._sharers(family)
+            fields |= {"program": "iptables", "used_by": sharers, "cause": CAUSE}
+            if "kube-proxy" in sharers:
+                LOG.warning("nat_neighbour", **fields, remedy=_RIVAL)
+            else:
+                LOG.info("nat_neighbour", **fields, then=_CALM)
         elif table in _OWNERS:
             LOG.info("nat_neighbour", **fields, program=_OWNERS[table], cause=CAUSE, then=_CALM)
         elif table == KUBE_PROXY:

@@ -13,6 +13,7 @@ from proxy.errors import KernelTooOld, NoPermission, RulesRefused, UserError
 from rules.elements import describe_key
 from rules.errors import TransactionError
 from rules.expressions import KNOWN
+from rules.layout import TABLE_NAME
 from rules.refusals import Aside, News
 
 LOG = structlog.get_logger()
@@ -61,8 +62,8 @@ def explain(error: TransactionError) -> UserError:
         return NoPermission(
             "nftables",
             "no permission to program it",
-            "run as root, or with the capability CAP_NET_ADMIN; if it is so, another program owns the table:"
-            " `nft list tables` shows it",
+            "run as root, or with the capability CAP_NET_ADMIN; if it is so, another program owns the table: `nft list table"
+            f" ip {TABLE_NAME}` shows `flags owner` and its name; end it",
         )
     whole = {failure.errno: failure.detail for failure in error.failures if not failure.operation}
     if errno.EMSGSIZE in whole:  # without CAP_NET_ADMIN this comes before the kernel looks for the permission

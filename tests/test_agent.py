@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.agent import ONCE_SECONDS, RETRY_SECONDS, Agent, explain
+from proxy.agent import ONCE_SECONDS, RETRY_SECONDS, TOUCHED_SECONDS, Agent, explain
 from proxy.errors import KernelTooOld, NoPermission, RulesRefused, SourceError, UserError
-from proxy.events import Delete, Event, Failed, Inbox, Put, Replace
+from proxy.events import Delete, Event, Failed, Inbox, Put, Replace, TablesTouched
 from proxy.healthz import Health
 from proxy.model import ENDPOINT_SLICE, KINDS, NODE, SERVICE, SERVICE_CIDR, KubeObject, convert
 from proxy.node_reports import NodeReports
 from proxy.settings import Settings
 from proxy.state import Problem, State
 from proxy.tables import Nftables
+from rules.changes import Touched
 from rules.errors import Failure, TransactionError
 from rules.fake import FakeKernel
 from rules.layout import LAYOUTS, Layout
@@ -405,6 +406,15 @@ def test_a_kernel_that_goes_on_refusing_is_asked_ever_more_slowly_and_nothing_is
     assert world.kernel.tries == len(logs)
     # Not disturbed by what came at 5.0: the try at 2.6 stays followed by that at 12.6.
     assert [wait for wait in inbox.waits if wait] == pytest.approx([0.1, 0.5, 2.0, 10.0, 7.6, 30.0, 30.0])
+
+
+def test_who_stood_in_the_way_may_have_gone_when_others_have_been_at_the_tables() -> None:
+    world = World().start(*WEB)
+    world.kernel.reason = NO_MEMORY
+    changes = put(service("new", "10.96.0.2"))
+    inbox = scripted(world, (0.0, changes), (5.0, [TablesTouched((Touched(Family.IPV4, is_rebuilt=True),))]), end=10.0)
+    world.agent.run()
+    assert [wait for wait in inbox.waits if wait][:5] == pytest.approx([0.1, 0.5, 2.0, 10.0, TOUCHED_SECONDS])
 
 
 def test_a_refused_table_comes_back_with_all_that_happened_meanwhile() -> None:
