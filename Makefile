@@ -40,11 +40,14 @@ test: SYSTEM_PACKAGES += $(BROWSER_PACKAGES)
 test: $(VENV)/.complete
 	$(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
-# On Debian's own kernel, which has IPVS, in a virtual machine: takes some minutes.
+# On Debian's own kernel, which has IPVS, in a virtual machine: takes some minutes. (tests/vm/test_faults.py takes much longer,
+# and may be named instead.)
+VM_TESTS ?= tests/vm/test_ipvs.py tests/vm/test_ipvs_entries.py tests/vm/test_take_over.py
 test-vm: SYSTEM_PACKAGES += $(VM_PACKAGES)
 test-vm: $(VENV)/.vm
-	$(VENV)/bin/python -m integration.vm -- \
-	    $(VENV)/bin/python -m pytest -p no:cacheprovider -p no:hypothesispytest tests/vm $(PYTEST_ARGS)
+	sh tests/vm/in_memory.sh pack $(VENV)/bin/python
+	$(VENV)/bin/python -m integration.vm --memory 2G -- sh tests/vm/in_memory.sh \
+	    $(VENV)/bin/python -m pytest -p no:cacheprovider -p no:hypothesispytest -p no:xdist -p tests.vm.patience $(VM_TESTS) $(PYTEST_ARGS)
 
 FUZZ_SECONDS ?= 600
 fuzz: $(VENV)/.complete

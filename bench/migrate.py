@@ -1,7 +1,7 @@
 """How long a migration dry run takes: python -m bench.migrate [--services N] [--endpoints N] [--mode MODE] [--json]
 
 In a network namespace of its own: an API server's stand-in in one process, the dry run in another, with what kube-proxy's
-iptables mode would have in the kernel (MODE none: nothing). Seconds of each phase, and of all; the peak of resident memory.
+iptables mode would have in the kernel (MODE iptables-legacy: in that variant; none: nothing). Seconds of each phase, and of all; the peak of resident memory.
 To put the rules there takes longer than to read them. Needs root. Measure on a machine that does nothing else.
 """
 
@@ -93,9 +93,10 @@ def measure(services: int, endpoints: int, mode: str) -> Result:
     """In this process's network namespace."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["ip", "addr", "add", f"{NODE_IP}/32", "dev", "lo"], check=True)
-    if mode == "iptables":
+    if mode != "none":
         rules = iptables.save(services, endpoints)
-        subprocess.run(["iptables-nft-restore"], input=rules, text=True, check=True)
+        program = "iptables-legacy-restore" if mode == "iptables-legacy" else "iptables-nft-restore"
+        subprocess.run([program], input=rules, text=True, check=True)
         del rules
     api = FakeApi()
     for obj in api_objects.objects(services, endpoints):
@@ -104,7 +105,7 @@ def measure(services: int, endpoints: int, mode: str) -> Result:
     with api, tempfile.TemporaryDirectory() as directory:
         kubeconfig = api.kubeconfig(Path(directory, "kubeconfig"))
         config = Path(directory, "config.conf")
-        config.write_text(json.dumps(CONFIG | ({"mode": mode} if mode != "none" else {})))
+        config.write_text(json.dumps(CONFIG | ({"mode": "iptables"} if mode != "none" else {})))
         code = "import sys, json; from bench.migrate import dry_run; print(json.dumps(dry_run(*sys.argv[1:])))"
         done = subprocess.run(
             [sys.executable, "-c", code, kubeconfig, str(config)], capture_output=True, text=True, check=False
@@ -134,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.migrate", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--services", type=int, default=10_000)
     parser.add_argument("--endpoints", type=int, default=10)
-    parser.add_argument("--mode", choices=["iptables", "none"], default="iptables")
+    parser.add_argument("--mode", choices=["iptables", "iptables-legacy", "none"], default="iptables")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
     if os.environ.get("BENCH_INSIDE") != "yes":

@@ -25,7 +25,7 @@ ABOUT: Final = {
         "clusterVersion": "Of Kubernetes; '' if it is not known.",
         "source": "Where the objects come from, for people.",
         "present": "The proxy that runs now.",
-        "compared": "Whether the node's rules could be read. If not, the results of services say nothing.",
+        "compared": "Whether there were rules to compare with. If not, the result of all services is not-compared.",
         "counts": "How many there are of what.",
         "proof": "What the kernel said to the ruleset.",
         "findings": "What to know, to decide, or to do.",
@@ -85,15 +85,16 @@ ABOUT: Final = {
         "": "One address of a Service's port.",
         "address": "Such as '10.96.0.10:53/UDP', '[fd00::10]:53/UDP', 'NodePort 30080/TCP (IPv4)'.",
         "port": "namespace/name:port, as far as it is known.",
-        "result": "same: nothing changes. behaviour: the same endpoints, otherwise treated differently. endpoints: it leads to"
-        " others. only-there: kube-proxy serves it, kube-proxy-nft would not. only-here: the other way round.",
+        "result": "same: nothing changes. not-compared: what there is could not be read, or not all of it. behaviour: the same"
+        " endpoints, otherwise treated differently. endpoints: it leads to others. only-there: kube-proxy serves it, kube-proxy-nft would not. only-here: the other way round.",
         "endpoints": "Where it leads: with kube-proxy-nft, or with kube-proxy where only that has it.",
         "differences": "What differs.",
     },
     "Difference": {
         "": "One way in which an address is treated differently.",
         "what": "endpoints, outside-endpoints (for clients that are no pods), affinity, sources (who may use it), scheduler,"
-        " source-address (whether the client's is kept), refusal (what happens without endpoints).",
+        " source-address (whether the client's is kept), refusal (what happens without endpoints), weights (of endpoints),"
+        " rules (something is wrong with them: the finding rules-damaged says what).",
         "there": "What kube-proxy does now; '' for nothing.",
         "here": "What kube-proxy-nft would do; '' for nothing.",
         "check": "Identifier of the finding that explains it; '' where none does: kube-proxy's rules are stale, or damaged.",

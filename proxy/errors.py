@@ -9,10 +9,10 @@ from typing import Final
 
 EXIT_CODES: Final = {
     0: "done",
-    1: "unexpected failure: see the log; of detect --exit-code: something is deprecated or worse; of status --exit-code: unhealthy",
+    1: "unexpected failure: see the log; --exit-code: detect found something, status is not well",
     2: "the command line is wrong",
     3: "the configuration is wrong or cannot be read",
-    4: "the source of objects cannot be used (directory missing or unreadable, kubeconfig wrong); no agent answers (status)",
+    4: "the source of objects cannot be used (directory, kubeconfig); no agent answers (status)",
     5: "no permission to program nftables (CAP_NET_ADMIN)",
     6: "this kernel lacks something that is needed",
     7: "the kernel refused the rules",

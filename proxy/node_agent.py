@@ -244,7 +244,7 @@ def _metrics(
     given = {"config": here.config_file, "kubeconfig": here.config.client_connection.kubeconfig}
     view: View | None = None
     status_pages = status.pages(lambda: view) if here.status_page else {}
-    paths = (metrics.METRICS, metrics.PROXY_MODE, *status_pages)
+    paths = (metrics.METRICS, metrics.PROXY_MODE, *(path for path in status_pages if path == "/"))
     others = status_pages | metrics_zpages.pages(here.config, version(), datetime.now(UTC), given=given, paths=paths)
     pages = PageServer(
         "metrics",

@@ -21,7 +21,11 @@ class _Iptables:
     def __init__(self, version: int, layout: str, detector: str, comments: bool) -> None:
         self.version, self.layout, self.detector, self.comments = version, layout, detector, comments
         self.nat: dict[str, list[str]] = {"KUBE-SERVICES": [], "KUBE-NODEPORTS": [], "KUBE-POSTROUTING": []}
-        self.filter: dict[str, list[str]] = {"KUBE-SERVICES": [], "KUBE-EXTERNAL-SERVICES": [], "KUBE-FORWARD": []}
+        self.filter: dict[str, list[str]] = {"KUBE-SERVICES": [], "KUBE-EXTERNAL-SERVICES": []}
+        self.filter["KUBE-FORWARD"] = [
+            "-m mark --mark 0x4000/0x4000 -j ACCEPT",
+            "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+        ]
         self.unreachable = "icmp-port-unreachable" if version == 4 else "icmp6-port-unreachable"
         if layout != "1.23":
             self.filter["KUBE-PROXY-FIREWALL"] = []
@@ -34,8 +38,10 @@ class _Iptables:
             '-m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
         ]
         self.nat["POSTROUTING"] = ["-j KUBE-POSTROUTING"]
-        self.filter["FORWARD"] = self.filter["OUTPUT"] = ["-j KUBE-SERVICES", "-j KUBE-EXTERNAL-SERVICES"]
-        self.filter["INPUT"] = ["-j KUBE-EXTERNAL-SERVICES"]
+        firewall = ["-j KUBE-PROXY-FIREWALL"] if "KUBE-PROXY-FIREWALL" in self.filter else []
+        self.filter["OUTPUT"] = [*firewall, "-j KUBE-SERVICES", "-j KUBE-EXTERNAL-SERVICES"]
+        self.filter["FORWARD"] = ["-j KUBE-FORWARD", *self.filter["OUTPUT"]]
+        self.filter["INPUT"] = [*firewall, "-j KUBE-EXTERNAL-SERVICES"]
         for port in ports(world, self.version):
             self.port(port)
         self.nat["KUBE-SERVICES"].append(

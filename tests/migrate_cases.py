@@ -13,7 +13,7 @@ from proxy.detect.evidence import Place
 from proxy.migrate import checks, ours
 from proxy.migrate.case import Case
 from proxy.migrate.compare import compare
-from proxy.migrate.entries import Dataplane, Entry, Unread
+from proxy.migrate.entries import Beside, Dataplane, Entry, Unread
 from proxy.migrate.facts import Facts, Interface, Listener, NodeFacts
 from proxy.migrate.report import Finding, Proof
 from tests.migrate_facts import ETH0, facts, live
@@ -74,6 +74,25 @@ def running(*objects: Object, mode: Any = "ipvs", scheduler: str = "rr", change:
 def remarked(made: Facts, *remarks: Unread) -> Facts:
     """With remarks on the only dataplane."""
     made.dataplanes = (replace(made.dataplanes[0], remarks=remarks),)
+    return made
+
+
+def beside(made: Facts, **what: Any) -> Facts:
+    """With this beside the entries of the only dataplane."""
+    made.dataplanes = (replace(made.dataplanes[0], beside=Beside(**what)),)
+    return made
+
+
+def blind(made: Facts) -> Facts:
+    """Of the only dataplane nothing could be read."""
+    unread = Unread("iptables rules", "no permission", "run it as root")
+    made.dataplanes = (replace(made.dataplanes[0], entries=(), unread=(unread,)),)
+    return made
+
+
+def nothing_there(made: Facts) -> Facts:
+    """The only dataplane was read, and has nothing."""
+    made.dataplanes = (replace(made.dataplanes[0], entries=()),)
     return made
 
 

@@ -173,7 +173,8 @@ def report(
 
 
 def service(number: int, endpoints: int, compared: bool = True) -> ServiceRow:
-    result: Result = WORST[number // 10 % 4] if compared and number % 10 == 3 else "same"
+    usual: Result = "same" if compared else "not-compared"
+    result: Result = WORST[number // 10 % 4] if compared and number % 10 == 3 else usual
     name = f"{TEAMS[number % 5]}/{PROGRAMS[number % 8]}-{number}"
     kind = ("ClusterIP", "NodePort", "LoadBalancer")[number % 3]
     reached = tuple(f"10.{number >> 8 & 255}.{number & 255}.{last}:8080" for last in range(1, endpoints + 1))
@@ -185,7 +186,7 @@ def service(number: int, endpoints: int, compared: bool = True) -> ServiceRow:
         entry(
             address,
             f"{name}:{'metrics' if address.endswith('9090/TCP') else 'http'}",
-            result if place == 0 else "same",
+            result if place == 0 else usual,
             reached,
         )
         for place, address in enumerate(addresses)

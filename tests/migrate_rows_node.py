@@ -186,9 +186,16 @@ NODE_ROWS: list[Row] = [
     Row(
         "node-missing",
         "change",
-        "node0",
+        "There is no Node node0",
         lambda: facts(*WEB, node=None),
+        lambda: facts(*WEB),
+    ),
+    Row(
+        "node-missing",
+        "change",
+        "The Node node0 could not be read",
         lambda: unlisted(facts(*WEB, node=None), "Node"),
+        lambda: facts(*WEB),
     ),
     # The configuration.
     Row("config-refused", "blocker", "clusterCIDR", lambda: facts(config={"clusterCIDR": "nonsense"}), lambda: facts()),

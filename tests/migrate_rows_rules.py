@@ -5,7 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from proxy.migrate.entries import Dataplane, Unread
-from proxy.migrate.facts import Interface, Listener, NodeFacts
+from proxy.migrate.facts import Interface, Listener, NodeFacts, Translation
+from rules.elements import endpoint, node_port_key, service_key
+from rules.objects import Family
 from tests.migrate_cases import (
     ALL_PORTS,
     EIGHTY,
@@ -17,9 +19,12 @@ from tests.migrate_cases import (
     Row,
     another,
     balanced,
+    beside,
+    blind,
     connected,
     fewer_addresses,
     here,
+    nothing_there,
     packed,
     remarked,
     running,
@@ -29,6 +34,15 @@ from tests.migrate_cases import (
 from tests.migrate_facts import facts, live
 from tests.objects import endpoint_slice
 
+BRIDGE = {"detectLocalMode": "BridgeInterface", "detectLocal": {"bridgeInterface": "cbr0"}}
+HOME = (WEB[0], endpoint_slice("web", {"addresses": ["10.244.0.2"], "nodeName": "node0"}))
+TO_WEB = Translation("chain ip nat PREROUTING", "10.96.0.1/32", "TCP", "80", "10.244.9.9:1")
+HAIRPIN = b"\x06" + endpoint(*packed("10.244.0.2"), 8080)
+HEALTH = balanced(externalTrafficPolicy="Local", healthCheckNodePort=32000)
+HEALTH_PORT = node_port_key(Family.IPV4, 6, 32000)
+CIDR = {"kind": "ServiceCIDR", "metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.0/16"]}}
+WEB_KEY = service_key(*packed("10.96.0.1"), 6, 80)
+STRAY = service_key(*packed("10.96.0.77"), 6, 80)
 NO_LOCALNET = {"net/ipv4/conf/all/route_localnet": "0"}
 RULE_ROWS: list[Row] = [
     Row(
@@ -37,6 +51,120 @@ RULE_ROWS: list[Row] = [
         "A jump is gone",
         lambda: remarked(running(*WEB, mode="iptables"), Unread("chain nat PREROUTING", "a jump is gone")),
         lambda: running(*WEB, mode="iptables"),
+    ),
+    Row(
+        "masquerade-source",
+        "change",
+        "now 10.245.0.0/16, then 10.244.0.0/16",
+        lambda: beside(running(*WEB, mode="iptables"), pods={"ip": "10.245.0.0/16", "ip6": "fd44::/48"}),
+        lambda: beside(running(*WEB, mode="iptables"), pods={"ip": "10.244.0.0/16", "ip6": "fd44::/48"}),
+    ),
+    Row(
+        "masquerade-source",
+        "change",
+        "now 10.244.0.0/16, then not at all",
+        lambda: beside(running(*WEB, mode="iptables", config={}), pods={"ip": "10.244.0.0/16"}),
+        lambda: beside(running(*WEB, mode="iptables", config={}), pods={"ip": "", "ip6": ""}),
+    ),
+    Row(
+        "masquerade-source",
+        "change",
+        "now cbr1, then cbr0",
+        lambda: beside(running(*WEB, mode="iptables", config=BRIDGE), pods={"ip": "cbr1"}),
+        lambda: beside(running(*WEB, mode="iptables", config=BRIDGE), pods={"ip": "cbr0"}),
+    ),
+    Row(
+        "hairpin-rules",
+        "change",
+        "default/web:http: 10.244.0.2:8080",
+        lambda: beside(running(*HOME, mode="nftables"), hairpins=frozenset()),
+        lambda: beside(running(*HOME, mode="nftables"), hairpins=frozenset([HAIRPIN])),
+    ),
+    Row(
+        "hairpin-rules",
+        "change",
+        "10.244.0.2:8080",
+        lambda: beside(running(*HOME, mode="nftables"), hairpins=frozenset()),
+        lambda: beside(running(*WEB, mode="nftables"), hairpins=frozenset()),  # nobody knows on which node they are
+    ),
+    Row(
+        "health-check-rules",
+        "change",
+        "Service default/lb: NodePort 32000/TCP (IPv4) is not let in",
+        lambda: beside(running(HEALTH, mode="iptables"), health_checks=frozenset()),
+        lambda: beside(running(HEALTH, mode="iptables"), health_checks=frozenset([HEALTH_PORT])),
+    ),
+    Row(
+        "health-check-rules",
+        "change",
+        "NodePort 32000/TCP (IPv4) is let in, and is no Service's",
+        lambda: beside(running(*WEB, mode="iptables"), health_checks=frozenset([HEALTH_PORT])),
+        lambda: running(*WEB, mode="iptables"),
+    ),
+    Row(
+        "unallocated-ranges",
+        "change",
+        "now none, then 10.96.0.0/16",
+        lambda: beside(running(*WEB, CIDR, mode="nftables"), dropped=()),
+        lambda: beside(running(*WEB, CIDR, mode="nftables"), dropped=(packed("10.96.0.0", "10.96.255.255"),)),
+    ),
+    Row(
+        "uneven-endpoints",
+        "change",
+        "Service default/web",
+        lambda: beside(running(*WEB), uneven=(WEB_KEY,)),
+        lambda: running(*WEB),
+    ),
+    Row(
+        "ipvs-other-servers",
+        "change",
+        "10.96.0.77:80/TCP",
+        lambda: beside(running(*WEB), strays=(STRAY,)),
+        lambda: beside(running(*WEB, config={"ipvs": {"excludeCIDRs": ["10.96.0.64/26"]}}), strays=(STRAY,)),
+    ),
+    Row(
+        "only-here",
+        "change",
+        "All addresses of Services are missing",
+        lambda: nothing_there(running(*WEB, *NODE_PORT, mode="iptables")),
+        lambda: running(*WEB, *NODE_PORT, mode="iptables"),
+    ),
+    Row(
+        "rules-unread",
+        "change",
+        "no permission",
+        lambda: blind(running(*WEB, mode="iptables")),
+        lambda: running(*WEB, mode="iptables"),
+    ),
+    Row(
+        "no-rules",
+        "change",
+        "There are no rules of iptables mode",
+        lambda: facts(*WEB, mode="iptables"),
+        lambda: facts(*WEB, mode="iptables", here=NodeFacts(is_this_node=False)),
+    ),
+    Row(
+        "no-rules",
+        "change",
+        "There are no rules of iptables mode",
+        lambda: facts(*WEB, mode="iptables"),
+        lambda: blind(running(*WEB, mode="iptables")),
+    ),
+    Row(
+        "foreign-nat",
+        "change",
+        "default/web:http at 10.96.0.1:80/TCP: chain ip nat PREROUTING leads 10.96.0.1/32 to 10.244.9.9:1",
+        lambda: running(*WEB, mode="iptables", here=here(translations=(TO_WEB,))),
+        lambda: running(*WEB, mode="iptables", here=here(translations=(replace(TO_WEB, ports="81"),))),
+    ),
+    Row(
+        "foreign-nat",
+        "change",
+        "leads 10.96.0.0/24 to this node",
+        lambda: running(
+            *WEB, mode="iptables", here=here(translations=(Translation("chain ip nat OUTPUT", "10.96.0.0/24"),))
+        ),
+        lambda: running(*WEB, mode="iptables", here=here(translations=(replace(TO_WEB, protocol="UDP"),))),
     ),
     # IPVS.
     Row(

@@ -7,8 +7,8 @@ from tests.migrate_facts import facts
 from tests.objects import endpoint_slice, service
 
 SERVICE_ROWS: list[Row] = [
-    Row("no-services", "change", "default/kubernetes", lambda: facts(), lambda: facts(*WEB)),
-    Row("no-services", "change", "default/kubernetes", lambda: facts(), lambda: unlisted(facts(), "Service")),
+    Row("no-services", "blocker", "default/kubernetes", lambda: facts(), lambda: facts(*WEB)),
+    Row("no-services", "blocker", "default/kubernetes", lambda: facts(), lambda: unlisted(facts(), "Service")),
     # Services.
     Row(
         "external-ips",

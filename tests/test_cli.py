@@ -304,7 +304,8 @@ def test_a_terminal_gets_text() -> None:
 
 
 def test_the_help_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["run"], ["render"], ["cleanup"], ["config", "check"]):
+    commands = ("", "run", "render", "cleanup", "config check", "detect", "explain", "migrate", "status", "trace")
+    for arguments in map(str.split, commands):
         with pytest.raises(SystemExit) as end:
             cli.main([*arguments, "--help"])
         assert end.value.code == 0

@@ -171,7 +171,7 @@ def test_the_other_pages(running: Node) -> None:
     configz = json.loads(fetch(running, "/configz")[2])
     assert configz["kubeproxy.config.k8s.io"]["mode"] == "nftables"
     assert "\nkubeconfig=" in fetch(running, "/flagz")[2]
-    assert "Paths: /configz /flagz /healthz /metrics /proxyMode /statusz" in fetch(running, "/statusz")[2]
+    assert "Paths: / /configz /flagz /healthz /metrics /proxyMode /statusz" in fetch(running, "/statusz")[2]
 
 
 def test_over_tls(node: Node, api: FakeApi, namespace: Namespace, tmp_path: Path, authority: Authority) -> None:

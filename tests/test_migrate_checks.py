@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_a_check_fires_where_it_should_and_nowhere_else(row: Row) -> None:
 
 def test_every_check_is_tried() -> None:
     tried = {(row.check, row.severity) for row in ROWS}
-    tried |= {("proof", "blocker"), ("forward-filter", "info")}
+    tried |= {("proof", "blocker"), ("rules-unread", "change"), ("no-rules", "change"), ("forward-filter", "info")}
     known = {name for check in checks.CHECKS for name in check.identifiers}
     assert known - {check for check, _ in tried} <= {  # the detector's, which its own tests try
         "mode-unknown", "ipvs-gate", "modes-differ", "ipvs-servers", "ipvs-leftover", "iptables-leftover",
@@ -76,7 +77,9 @@ def test_a_refused_proof_blocks() -> None:
     proof = Proof("refused", "ENOENT: set services-1")
     found = [f for f in findings_of(facts(*WEB), proof) if f.check == "proof"]
     assert [f.severity for f in found] == ["blocker"] and "ENOENT" in found[0].why
-    assert not [f for f in findings_of(facts(*WEB), Proof("not-tried", "no namespaces")) if f.check == "proof"]
+    (one,) = [f for f in findings_of(facts(*WEB), Proof("not-tried", "no namespaces")) if f.check == "proof"]
+    assert one.severity == "change" and "no namespaces" in one.why
+    assert not [f for f in findings_of(facts(*WEB)) if f.check == "proof"]
 
 
 def test_the_worst_comes_first_and_objects_are_bounded() -> None:
@@ -93,6 +96,24 @@ def test_every_scheduler_of_ipvs_has_its_words() -> None:
         made = running(*WEB, scheduler=scheduler, config={"ipvs": {"scheduler": scheduler}})
         (one,) = [f for f in findings_of(made) if f.check == "ipvs-scheduler"]
         assert one.severity == "change" and scheduler in one.title
+
+
+def test_taking_turns_is_told_beside_another_scheduler() -> None:
+    made = running(
+        *WEB, *NODE_PORT, change=lambda e: replace(e, scheduler="lc") if e.name.startswith("default/web") else e
+    )
+    found = [f for f in findings_of(made) if f.check == "ipvs-scheduler"]
+    assert [f.severity for f in found] == ["change", "info"] and "1 service port uses lc" in found[0].why
+    assert "service ports" in found[1].title
+
+
+def test_a_timeline_is_told_once_and_in_sentences() -> None:
+    servers = IpvsTable(place=PLACE, services=3, destinations=3, schedulers={"rr": 3}, kube=3)
+    made = running(*WEB, evidence=(servers,), version="")
+    made.cluster_version = ""
+    (found,) = [f for f in findings_of(made) if f.check == "ipvs-mode"]
+    assert found.title[0].isupper()
+    assert max(Counter(re.findall(r"1\.\d\d\b", found.why)).values()) == 1, found.why
 
 
 def test_a_proxy_that_is_not_known_makes_no_claims() -> None:

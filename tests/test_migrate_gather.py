@@ -216,6 +216,15 @@ def test_the_documented_permissions_are_enough(kubeadm: Cluster) -> None:
     assert allowed - used <= {("apps", "daemonsets", "get")}  # where flags are in the DaemonSet
 
 
+def test_credentials_that_are_not_taken_are_no_missing_permission(kubeadm: Cluster) -> None:
+    def before(path: str) -> Answer | None:
+        return Answer(401, b'{"kind": "Status", "message": "Unauthorized"}') if "servicecidrs" in path else None
+
+    kubeadm.before = before
+    told = unread(facts(kubeadm), "ServiceCIDRs")
+    assert "401" in told.cause and "credentials" in told.remedy and "ClusterRole" not in told.remedy
+
+
 def test_nothing_is_allowed(kubeadm: Cluster) -> None:
     kubeadm.forbidden |= {plural for _, plural in PATHS.values()}
     with pytest.raises(SourceError, match="nothing can be learned from it: Services: HTTP 403"):
@@ -394,10 +403,10 @@ def test_a_half_broken_configuration(tmp_path: Path, kubeadm: Cluster) -> None:
         "nodePortAddresses",
         "conntrack",
         "not YAML",
-        "a field: kube-proxy has no such field",
         "minSyncPeriod",
     ):
         assert word in causes
+    assert ("a field", "unknown field") in found.present.unknown and found.present.refused == "is not YAML"
     assert "t0k3n" not in msgspec.json.encode(found).decode()
     assert ours.read(found).config_error == ""
 
@@ -447,6 +456,15 @@ def test_a_configuration_that_names_a_node_does_not_make_this_machine_one(tmp_pa
     directory = write_manifests(tmp_path / "m", [item for item in recorded() if item["kind"] != "Node"])
     found = facts(nobody, manifests=str(directory), config=str(config("ipvs")), node="")
     assert found.node == "node0" and not found.here.is_this_node
+
+
+def test_a_node_that_two_places_name_is_this_machine(kubeadm: Cluster) -> None:
+    """--node and the configuration's hostnameOverride, where the Node, whose addresses would tell, may not be read."""
+    kubeadm.forbidden.add("nodes")
+    assert not facts(kubeadm).here.is_this_node
+    found = facts(kubeadm, config=str(config("ipvs")))
+    assert found.node == "node0" and found.here.is_this_node
+    assert not facts(kubeadm, config=str(config("ipvs")), node="node1").here.is_this_node
 
 
 def test_problems_of_files_are_told(tmp_path: Path) -> None:

@@ -8,11 +8,14 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from proxy.cli import main
 from proxy.migrate import ours
-from proxy.migrate.entries import Unread
-from proxy.migrate.facts import Facts, ForwardFilter
+from proxy.migrate.entries import Dataplane, Unread
+from proxy.migrate.facts import Facts, ForwardFilter, NodeFacts, Translation
+from proxy.migrate.iptables_nat import translations
+from proxy.migrate.iptables_save import parse
 from proxy.migrate.judge import report
 from proxy.migrate.plan import plan
 from proxy.migrate.report import EXIT_CODES, Proof, Report
@@ -65,9 +68,128 @@ def test_other_objects_may_be_missing() -> None:
 
 def test_what_was_not_tried_or_compared_is_a_reason() -> None:
     made = judged(facts(*WEB), Proof("not-tried", "no permission"))
-    assert made.verdict == "ready" and not made.compared
-    assert [reason.partition(":")[0] for reason in made.reasons] == ["not tried", "not compared"]
-    assert {row.result for row in made.services} == {"same"}
+    assert made.verdict == "ready-with-changes" and not made.compared
+    assert [reason.partition(":")[0] for reason in made.reasons] == [
+        "It was not tried whether the kernel accepts our tables",
+        "not compared",
+    ]
+    assert {row.result for row in made.services} == {"not-compared"} and made.counts.results["same"] == 0
+
+
+BLIND = Unread("nftables tables kube-proxy", "no permission", "run it as root")
+
+
+def test_rules_that_could_not_be_read_are_never_the_same() -> None:
+    """A dataplane without entries of which something is unread says nothing, not even that there is nothing."""
+    made = facts(*WEB, mode="nftables", dataplanes=[Dataplane("nftables", (), unread=(BLIND,))])
+    written = judged(made)
+    assert (written.verdict, written.exit_code, written.compared) == ("ready-with-changes", 10, False)
+    assert written.present.dataplanes == ()
+    assert written.reasons[0] == "The rules that are there now could not be read"
+    assert written.counts.results["not-compared"] == 1 and written.counts.results["same"] == 0
+    (found,) = [f for f in written.findings if f.check in ("rules-unread", "no-rules", "only-here")]
+    assert found.check == "rules-unread" and "no permission" in found.why and found.objects == (BLIND.what,)
+
+
+def test_rules_of_another_mode_do_not_stand_in_for_those_that_could_not_be_read() -> None:
+    made = running(*WEB, mode="iptables")
+    made.present = msgspec.structs.replace(made.present, mode="nftables")
+    made.dataplanes = (*made.dataplanes, Dataplane("nftables", (), unread=(BLIND,)))
+    assert not judged(made).compared
+
+
+def test_a_part_that_was_not_read_is_no_same() -> None:
+    """What is missing may be in it; what is named in it is not known well enough."""
+    made = running(*WEB, *STICKY, mode="iptables")
+    rule = Unread('ip nat: -A KUBE-SEP-X -m comment --comment "default/web:http" -j DNAT', "a match that is not known")
+    made.dataplanes = (replace(made.dataplanes[0], unread=(rule,)),)
+    written = judged(made)
+    assert {row.service: row.result for row in written.services} == {
+        "default/web": "not-compared",
+        "default/sticky": "same",
+    }
+    assert written.compared and written.verdict == "ready-with-changes"
+    missing = tuple(entry for entry in made.dataplanes[0].entries if not entry.name.startswith("default/sticky"))
+    made.dataplanes = (replace(made.dataplanes[0], entries=missing),)
+    assert {row.result for row in judged(made).services} == {"not-compared"}
+
+
+def test_a_service_whose_rules_are_damaged_is_not_the_same() -> None:
+    made = running(*WEB, *STICKY, *NODE_PORT, mode="iptables")
+    remarks = (
+        Unread("Service default/web, chain KUBE-SVC-CDGGSHYLG3RE2FKL", "its endpoints are not chosen evenly"),
+        Unread("Service default/np, 10.96.0.2:80/TCP", "it is not masqueraded"),
+        Unread("ip nat: chain KUBE-POSTROUTING", "nothing is masqueraded"),
+    )
+    made.dataplanes = (replace(made.dataplanes[0], remarks=remarks),)
+    written = judged(made)
+    assert {entry.address: entry.result for row in written.services for entry in row.entries} == {
+        "10.96.0.1:80/TCP": "behaviour",
+        "10.96.0.2:80/TCP": "behaviour",
+        "NodePort 30080/TCP (IPv4)": "same",
+        "10.96.0.4:80/TCP": "same",
+    }
+    for chain, concerned in (
+        ("KUBE-SVC-LOLE4ISW44XBNF3G", False),
+        ("KUBE-SEP-LOLE4ISW44XBNF3G", True),
+        ("service-ZXGTDUEP-default/web/tcp/http", True),
+        ("service-ZXGTDUEP-default/web/udp/dns", False),
+    ):
+        one = Unread(f"Service default/web, chain {chain}", "it is not as it should be")
+        made.dataplanes = (replace(made.dataplanes[0], remarks=(one,)),)
+        results = {row.service: row.result for row in judged(made).services}
+        assert results["default/web"] == ("behaviour" if concerned else "same"), chain
+    differences = {d for row in written.services for entry in row.entries for d in entry.differences}
+    assert {(d.what, d.check) for d in differences} == {("rules", "rules-damaged")}
+
+
+def test_rules_that_lead_an_address_elsewhere_are_read() -> None:
+    text = (
+        b"*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n:CNI-X - [0:0]\n"
+        b"-A PREROUTING -d 10.96.0.1/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.244.9.9:1\n"
+        b"-A PREROUTING ! -d 10.96.0.2/32 -j REDIRECT\n"
+        b"-A KUBE-SERVICES -d 10.96.0.3/32 -p tcp -j DNAT --to-destination 10.0.0.1:1\n"
+        b"-A CNI-X -d 10.0.0.4/32 -p udp -m multiport --dports 1,2 -j REDIRECT --to-ports 5\nCOMMIT\n"
+    )
+    assert translations(parse(text), "ip") == (
+        Translation("chain ip nat PREROUTING", "10.96.0.1/32", "TCP", "80", "10.244.9.9:1"),
+        Translation("chain ip nat CNI-X", "10.0.0.4/32", "UDP", "1,2", "5"),
+    )
+
+
+def test_a_node_without_any_rules_is_not_ready() -> None:
+    written = judged(facts(*WEB, mode="iptables"))
+    assert (
+        written.verdict == "ready-with-changes"
+        and "There are no rules of iptables mode on this node" in written.reasons
+    )
+    elsewhere = judged(facts(*WEB, mode="iptables", here=NodeFacts(is_this_node=False)))
+    assert not [f for f in elsewhere.findings if f.check == "no-rules"]
+
+
+def test_endpoints_that_are_not_known_are_not_the_same() -> None:
+    written = judged(running(*WEB, unread=[Unread("EndpointSlices", DENIED)]))
+    assert {row.result for row in written.services} == {"not-compared"} and written.verdict == "blocked"
+
+
+def test_a_configuration_that_is_refused_blocks() -> None:
+    made = running(*WEB)
+    made.present = msgspec.structs.replace(made.present, refused="clusterCIDR is 'nonsense'")
+    written = judged(made)
+    assert written.verdict == "blocked"
+    (found,) = [f for f in written.findings if f.check == "config-refused"]
+    assert "clusterCIDR is 'nonsense'" in found.why
+
+
+def test_misspelt_fields_are_a_change_and_unknown_ones_a_notice() -> None:
+    made = running(*WEB)
+    unknown = (("clusterCidr", "unknown field; did you mean clusterCIDR?"), ("x", "unknown field"))
+    made.present = msgspec.structs.replace(made.present, unknown=unknown)
+    found = [f for f in judged(made).findings if f.check == "config-unknown-fields"]
+    assert [(f.severity, f.objects) for f in found] == [
+        ("change", ("clusterCidr: unknown field; did you mean clusterCIDR?",)),
+        ("notice", ("x: unknown field",)),
+    ]
 
 
 def test_a_refused_proof_blocks() -> None:
@@ -91,7 +213,14 @@ def test_counts() -> None:
     counts = made.counts
     assert (counts.services, counts.service_ports, counts.entries) == (3, 3, 5)
     assert counts.endpoints == 2 + 1 + 2
-    assert counts.results == {"same": 3, "behaviour": 0, "endpoints": 0, "only-there": 0, "only-here": 0}
+    assert counts.results == {
+        "same": 3,
+        "not-compared": 0,
+        "behaviour": 0,
+        "endpoints": 0,
+        "only-there": 0,
+        "only-here": 0,
+    }
     assert sum(counts.severities.values()) == len(made.findings)
 
 

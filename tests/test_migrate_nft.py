@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator
 
 import pytest
 
 from proxy.migrate.entries import Dataplane
+from proxy.migrate.nft_chains import name_of
 from proxy.migrate.nft_entries import of_tables, read
-from proxy.migrate.nft_family import name_of
 from proxy.migrate.nft_table import NftTable, read_table
+from rules.elements import address_range, endpoint
 from rules.foreign import Changed, Reader
 from rules.objects import Family
 from tests.dataplane_model import read_rows, recorded_world, rows
@@ -156,6 +158,12 @@ def test_damage_changes_the_entries_concerned_and_no_other(damage: str, namespac
         ("hook output priority -100; policy accept;\n\t\tjump services", "hook output priority -100; policy accept;", "from this node reach no Service"),
         ("hook prerouting priority dstnat - 10; policy accept;\n\t\tct state new jump firewall-check", "hook prerouting priority dstnat - 10; policy accept;", "keep nobody out"),
         ("hook postrouting priority srcnat; policy accept;\n\t\tjump masquerading", "hook postrouting priority srcnat; policy accept;", "nothing is masqueraded"),
+        ("\t\tmeta mark & 0x00004000 != 0x00000000 meta mark set meta mark ^ 0x00004000 masquerade fully-random\n", "", "nothing is masqueraded but hairpin"),
+        ("\t\tct status dnat ip saddr . ip daddr . meta l4proto . th dport @hairpin-connections masquerade fully-random\n", "", "connects to itself is not masqueraded"),
+        (re.search("\t\tip daddr @cluster-ips ip saddr != .*\n", TEXT)[0], "", "what comes to clusterIPs from elsewhere"),  # type: ignore[index]
+        ("10.96.30.1, 10.96.30.2,", "10.96.30.2,", "its address is not in the set cluster-ips"),
+        ('\t\tip daddr @cluster-ips reject comment "Reject traffic to invalid ports of ClusterIPs"\n', "", "a clusterIP's other ports is not refused"),
+        ("3 : 10.244.1.3 . 8080", "3 : 10.244.1.2 . 8080", "more than once"),
         ("table ip kube-proxy {", "table ip kube-proxy {\n flags dormant;", "it is dormant"),
         ("10.96.30.1 . tcp . 80 : goto service-ZXGTDUEP-default/web/tcp/p80tcp,", "10.96.30.1 . tcp . 80 : accept,", "a verdict that kube-proxy does not use"),
         ("\t\tmeta l4proto tcp dnat ip to numgen random mod 2 map { 0 : 10.244.0.2 . 8080, 1 : 10.244.1.3 . 8080 }", "\t\tmeta l4proto tcp dnat ip to numgen random mod 5 map { 0 : 10.244.0.2 . 8080, 1 : 10.244.1.3 . 8080 }", "a number below 5 for a map of 2"),
@@ -167,6 +175,25 @@ def test_what_is_not_understood_or_missing_is_named(old: str, new: str, words: s
     told = (*found.unread, *found.remarks)
     assert any(words in unread.cause for unread in told), told
     assert all("kube-proxy" in unread.remedy for unread in told)
+
+
+def test_what_stands_beside_the_entries(namespace: Namespace) -> None:
+    beside = of(namespace, TEXT).beside
+    assert beside.pods == {"ip": "10.244.0.0/16", "ip6": "fd44::/48"}
+    assert beside.hairpins is not None and len(beside.hairpins) == 6
+    assert bytes((17,)) + endpoint(bytes((10, 244, 0, 2)), 5353) in beside.hairpins
+    networks = [ipaddress.ip_network(text) for text in ("10.96.0.0/12", "fd00:10:96::/112")]
+    assert beside.dropped == tuple(map(address_range, networks))
+
+
+def test_a_hairpin_and_a_range_that_are_gone(namespace: Namespace) -> None:
+    text = once("10.244.0.2 . 10.244.0.2 . tcp . 8080,", "").replace("10.244.0.0/16", "10.245.0.0/16")
+    dropping = re.search("\t\tip daddr 10.96.0.0/12 drop .*\n", text)
+    assert dropping
+    beside = of(namespace, text.replace(dropping[0], "")).beside
+    assert beside.pods["ip"] == "10.245.0.0/16"
+    assert beside.hairpins is not None and bytes((6,)) + endpoint(bytes((10, 244, 0, 2)), 8080) not in beside.hairpins
+    assert beside.dropped == (address_range(ipaddress.ip_network("fd00:10:96::/112")),)
 
 
 def test_foreign_counters_do_no_harm(namespace: Namespace) -> None:

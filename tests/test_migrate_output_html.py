@@ -108,5 +108,5 @@ def test_the_size_does_not_grow_with_the_endpoints(endpoints: int) -> None:
 
 def test_a_report_without_a_comparison_says_so() -> None:
     page = output_html.render(REPORTS["not compared"])
-    assert '<body class="uncompared">' in page and "There was no dataplane to compare with" in page
+    assert '<body class="uncompared">' in page and "There were no rules to compare with" in page
     assert "<svg" not in page

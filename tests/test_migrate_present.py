@@ -170,6 +170,37 @@ def test_the_first_of_several_documents() -> None:
     text = f"apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\n---\n{CONFIG}mode: ipvs\n---\n{CONFIG}mode: x\n"
     found = present.of_text(text.encode(), "f")
     assert found is not None and found.document["mode"] == "ipvs"
+    (unread,) = found.unread
+    assert unread.what == "f: document 3" and "one before it" in unread.cause
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (CONFIG + "clusterCIDR: nonsense\n", "clusterCIDR"),
+        (CONFIG.replace("v1alpha1", "v1alpha2"), "v1alpha2"),
+        (CONFIG.replace("KubeProxy", "Kubelet"), "KubeletConfiguration"),
+        (f"{CONFIG}---\n{CONFIG}", "2 YAML documents"),
+        (CONFIG + "x: [t0k3n", "is not YAML"),
+        (CONFIG + "mode: ipvs\n", ""),
+    ],
+)
+def test_what_our_own_start_would_refuse(text: str, words: str) -> None:
+    found = present.of_text(text.encode(), "f")
+    assert found is not None and words in found.refused and bool(words) == bool(found.refused)
+    assert "t0k3n" not in found.refused
+    inside = present.of_text(yaml.safe_dump({"kind": "ConfigMap", "data": {"config.conf": text}}).encode(), "f")
+    assert "Kubelet" in text or (inside is not None and inside.refused == found.refused)
+
+
+def test_fields_that_nobody_knows() -> None:
+    found = present.of_text((CONFIG + "clusterCidr: 10.0.0.0/8\nx: 1\niptables: {masqueradeBits: 3}\n").encode(), "f")
+    assert found is not None and not found.unread
+    assert found.unknown == [
+        ("clusterCidr", "unknown field; did you mean clusterCIDR?"),
+        ("x", "unknown field"),
+        ("iptables.masqueradeBits", "unknown field; did you mean iptables.masqueradeBit?"),
+    ]
 
 
 def test_another_kind_is_refused_by_kube_proxy() -> None:

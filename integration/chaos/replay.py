@@ -74,8 +74,9 @@ class Replay:
         if found.get(1, b"").rstrip(b"\0").decode() != TABLE_NAME:
             return None
         family = Family(reply.body[0])
-        if kind == NEWTABLE:
-            self._tables[family], self._rules[family] = TableState(), {}
+        if kind == NEWTABLE:  # one that is there gets an owner
+            self._tables.setdefault(family, TableState())
+            self._rules.setdefault(family, {})
         elif kind == DELTABLE:
             del self._tables[family], self._rules[family]
         else:

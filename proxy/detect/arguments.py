@@ -12,10 +12,11 @@ SUMMARY: Final = "say what of kube-proxy's modes will break with which version o
 FORMATS: Final = ("text", "json", "yaml")
 
 _EPILOG: Final = """\
-Without --config and --all-nodes: this node, from all that can be read of it, and the API server's view of it, if
---kubeconfig is given or the pod that this runs in has an account. What cannot be read is said, and no failure.
-With --config: that file, and nothing else of this machine. With --all-nodes: the API server alone; the kubeconfig is
---kubeconfig, $KUBECONFIG, ~/.kube/config or the pod's account, in this order.
+Without --config and --all-nodes: this node, from all that can be read of it, and the API server's
+view of it, if --kubeconfig is given or the pod that this runs in has an account. What cannot be
+read is said, and no failure. With --config: that file, and nothing else of this machine. With
+--all-nodes: the API server alone; the kubeconfig is --kubeconfig, $KUBECONFIG, ~/.kube/config or
+the pod's account, in this order.
 """
 
 

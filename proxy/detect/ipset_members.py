@@ -24,7 +24,7 @@ from proxy.detect.ipsets import (
     request,
 )
 from proxy.detect.netlink import Netlink
-from rules.elements import address_range, service_key
+from rules.elements import address_range, endpoint, service_key
 from rules.netlink import NETLINK_NETFILTER, attribute, attributes
 from rules.objects import PROTOCOLS
 
@@ -48,6 +48,7 @@ KEYS: Final = (
 RANGES: Final = ("LOAD-BALANCER-SOURCE-CIDR", "LOAD-BALANCER-SOURCE-IP")
 PORTS: Final = ("NODE-PORT-TCP", "NODE-PORT-LOCAL-TCP", "NODE-PORT-UDP", "NODE-PORT-LOCAL-UDP")
 ADDRESSES: Final = ("IPVS-IPS",)
+LOOP_BACK, HEALTH_CHECKS = "LOOP-BACK", "HEALTH-CHECK-NODE-PORT"
 
 Range = tuple[bytes, bytes]
 
@@ -64,6 +65,10 @@ class Members(Struct):
     """Service key -> who may use it."""
     ports: dict[str, set[tuple[int, int, int]]] = field(default_factory=lambda: {name: set() for name in PORTS})
     addresses: set[bytes] = field(default_factory=set)
+    hairpins: set[bytes] = field(default_factory=set)
+    """Endpoints that may connect to themselves: the protocol's number, and what rules.elements.endpoint makes."""
+    health_checks: set[tuple[int, int]] = field(default_factory=set)
+    """(address size, port) that load balancers' health checks may come to."""
 
     def has(self, name: str, key: bytes) -> bool:
         """Whether a service key is in the set of that name."""
@@ -72,7 +77,7 @@ class Members(Struct):
 
 _CANONICAL: Final = {
     f"KUBE-{six}{name}"[:NAME_SIZE]: (name, 16 if six else 4)
-    for name in (*KEYS, *RANGES, *PORTS, *ADDRESSES)
+    for name in (*KEYS, *RANGES, *PORTS, *ADDRESSES, LOOP_BACK, HEALTH_CHECKS)
     for six in ("", "6-")
 }
 
@@ -126,6 +131,11 @@ def _add(found: Members, kind: str, size: int, address: bytes, protocol: int, po
         found.ports[kind].add((size, PROTOCOLS[kind.rpartition("-")[2]], port))
     elif kind in ADDRESSES:
         found.addresses.add(address)
+    elif kind == HEALTH_CHECKS:
+        found.health_checks.add((size, port))
+    elif kind == LOOP_BACK:
+        if second and second[0] == second[1] == address:
+            found.hairpins.add(bytes((protocol,)) + endpoint(address, port))
     elif second:
         found.ranges.setdefault(service_key(address, protocol, port), []).append(second)
 

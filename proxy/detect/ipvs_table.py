@@ -22,7 +22,7 @@ class Server(Struct, gc=False):
     address: packed; b"" where a firewall mark names it (`mark`). protocol: 6, 17, 132. persistence: seconds; 0: none;
     UNKNOWN_TIME: some. endpoints: destinations that get new connections, packed as rules.elements.endpoint does.
     destinations: how many there are, with those that get none (weight 0). connections: active and inactive ones.
-    translates: no destination is reached by another way than masquerading.
+    translates: no destination is reached by another way than masquerading. weighted: some have another weight than 1.
     """
 
     protocol: int
@@ -36,6 +36,7 @@ class Server(Struct, gc=False):
     active: int = 0
     inactive: int = 0
     translates: bool = True
+    weighted: bool = False
 
     @property
     def connections(self) -> int:
@@ -46,6 +47,7 @@ class Server(Struct, gc=False):
         if weight > 0:
             self.endpoints.append(endpoint(address, port))
         self.destinations += 1
+        self.weighted |= weight > 1
         self.active += active
         self.inactive += inactive
         self.translates &= masquerades

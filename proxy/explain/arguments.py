@@ -10,9 +10,9 @@ _EPILOG: Final = """\
 FROM   outside | node | an address | pod/NAME | pod/NAMESPACE/NAME
 TO     10.96.0.10:53/udp | [fd00::a]:443 | svc/NAME | svc/NAMESPACE/NAME:PORT/udp | node:30080
 
-The objects come from --manifests, or from an API server: --kubeconfig, or the pod's account. The answer is what the rules
-that they yield do with that connection's first packet; with --live also what the rules in this node's kernel do with it,
-and where the two differ.
+The objects come from --manifests, or from an API server: --kubeconfig, or the pod's account. The
+answer is what the rules that they yield do with that connection's first packet; with --live also
+what the rules in this node's kernel do with it, and where the two differ.
 """
 
 

@@ -12,16 +12,15 @@ SUMMARY: Final = "say what would change on this node with kube-proxy-nft in kube
 FORMATS: Final = ("text", "json", "yaml", "markdown", "html")
 
 _EPILOG: Final = """\
-Objects come from the API server: --kubeconfig, the pod's account, what this node's kube-proxy uses, $KUBECONFIG or
-~/.kube/config, in this order; from files, with --manifests; or all of it from a bundle that `migrate collect` has made.
-On the node itself its live rules are compared, too: run it as root, in a pod with hostNetwork and hostPID. Our tables
-are loaded into a network namespace that is thrown away. What cannot be read is said, and the rest is reported.
+Objects come from the API server: --kubeconfig, the pod's account, what this node's kube-proxy
+uses, $KUBECONFIG or ~/.kube/config, in this order; from files, with --manifests; or all of it
+from a bundle that `migrate collect` has made. On the node itself its live rules are compared,
+too: run it as root, in a pod with hostNetwork and hostPID. Our tables are loaded into a network
+namespace that is thrown away. What cannot be read is said, and the rest is reported.
 
 exit codes: 0: ready; 10: ready with changes; 11: blocked; others: as of all commands
 """
-_COLLECT: Final = (
-    "write one file with all that the report needs, and nothing secret, to read it elsewhere with --bundle"
-)
+_COLLECT: Final = "write one file with all that the report needs, nothing secret, to read elsewhere with --bundle"
 
 
 def add_parser(commands: Any, **style: Any) -> tuple[argparse.ArgumentParser, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import re
 import struct
+from collections.abc import Collection
 from typing import Final
 
 from proxy.detect.iptables_legacy import IPV4, IPV6
@@ -49,8 +50,8 @@ _NFGENMSG = struct.Struct(">BBH")
 _NOT_THERE: Final = (errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.EINVAL, errno.EOPNOTSUPP)
 
 
-def read(support: Support) -> tuple[tuple[BaseChain, ...], tuple[Unread, ...]]:
-    """All base chains, and what could not be read of them."""
+def read(support: Support, known: Collection[str] = ()) -> tuple[tuple[BaseChain, ...], tuple[Unread, ...]]:
+    """All base chains, and what could not be read of them. known: families whose chains of iptables-legacy are known."""
     found: list[BaseChain] = []
     unread: list[Unread] = []
     if could_be_there(support("nf_tables", "CONFIG_NF_TABLES")):
@@ -62,6 +63,8 @@ def read(support: Support) -> tuple[tuple[BaseChain, ...], tuple[Unread, ...]]:
         except ValueError as error:
             unread.append(_unread("base chains of nftables", error))
     for variant in (IPV4, IPV6):
+        if variant.part in known:
+            continue
         try:
             found += legacy_chains.read(variant)
         except FileNotFoundError:  # this kernel has none, or none is loaded

@@ -38,7 +38,7 @@ def encode(facts: Facts) -> bytes:
 
 
 def write(facts: Facts, path: str) -> int:
-    """The file is there as a whole, or not at all; "-": standard output. Its size in bytes. Raises UsageError."""
+    """The file is there as a whole, or not at all; "-": standard output. Its size in bytes. Raises UserError."""
     data = encode(facts)
     whole_file.write(path, data, "bundle")
     return len(data)

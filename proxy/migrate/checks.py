@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from proxy.migrate import (
+    checks_beside,
     checks_config,
     checks_ipvs,
+    checks_nat,
     checks_node,
     checks_nodeports,
     checks_packets,
@@ -39,7 +41,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     # The node.
     _check("kernel", "blocker", "Linux 5.13 or newer", checks_node.kernel),
     _check("kernel-features", "blocker", "what nftables needs of the kernel, found by trying", checks_node.features),
-    _check("proof", "blocker", "the kernel accepts the tables, in a network namespace of their own", checks_node.proof),
+    _check("proof", "blocker change", "the kernel accepts the tables, in a network namespace of their own", checks_node.proof),
     _check("forward-filter", "blocker change notice info", "firewalls that drop what is forwarded, once kube-proxy's"
            " own accepting rules (KUBE-FORWARD) are gone", checks_packets.forward_filters),
     _check("conntrack", "change notice", "room in the table of tracked connections", checks_node.conntrack),
@@ -47,18 +49,19 @@ CHECKS: Final[tuple[Check, ...]] = (
     _check("mark-collision", "change notice", "another program's use of the mark bit that asks for masquerading",
            checks_packets.mark_collisions),
     _check("nat-priority", "info", "other programs' NAT chains at the same hooks and priorities", checks_packets.nat_chains),
+    _check("foreign-nat", "change", "other programs' rules that lead a Service's address elsewhere", checks_nat.foreign),
     _check("proxy-ports", "change info", "who has the ports of healthz and metrics", checks_nodeports.proxy_ports),
     _check("health-check-ports", "change", "healthCheckNodePorts that another program has",
            checks_nodeports.health_check_ports),
     _check("node-missing", "change", "the Node object of this node", checks_services.node_missing),
-    _check("no-services", "change", "any Services at all", checks_services.no_services),
+    _check("no-services", "blocker", "any Services at all", checks_services.no_services),
     # The configuration.
     _check("config-refused", "blocker", "a configuration that kube-proxy-nft does not start with", checks_config.refused),
     _check("config-unknown", "change", "no configuration of the present proxy was found", checks_config.unknown),
     _check("masquerade-bit", "change", "`iptables.masqueradeBit`, which has no effect here", checks_packets.masquerade_bit),
     _check("masquerade-all", "change", "`iptables.masqueradeAll`, which has no effect here", checks_packets.masquerade_all),
     _check("config-doubtful", "notice", "settings that hardly mean what they say on this node", checks_config.doubtful),
-    _check("config-without-effect config-unknown-fields", "notice info", "fields and feature gates without effect here, and"
+    _check("config-without-effect config-unknown-fields", "change notice info", "fields and feature gates without effect here, and"
            " fields that nobody knows", checks_config.fields),
     _check(" ".join(checks_config.DETECTED), "change notice info", "the mode and its future, as"
            " [`detect`](detect.md) tells it", checks_config.detected),
@@ -99,8 +102,19 @@ CHECKS: Final[tuple[Check, ...]] = (
     _check("stale-rules", "change", "live rules that are not what the objects ask for", checks_rules.stale),
     _check("rules-damaged", "change", "live rules that cannot be meant: a jump that is gone, half of a Service's session"
            " affinity", checks_rules.damaged),
+    _check("rules-unread", "change", "live rules that could not be read, or not all of them", checks_rules.unread),
+    _check("no-rules", "change", "a node without any rules where a proxy is configured", checks_rules.none),
     _check("only-there", "change", "addresses that only the live rules have", checks_rules.only_there),
-    _check("only-here", "notice", "addresses that the live rules lack", checks_rules.only_here),
+    _check("only-here", "change notice", "addresses that the live rules lack: most of them, or a few", checks_rules.only_here),
+    _check("masquerade-source", "change", "how live rules tell pods from others, against the configuration",
+           checks_beside.pods),
+    _check("hairpin-rules", "change", "endpoints that live rules do not let reach themselves", checks_beside.hairpins),
+    _check("health-check-rules", "change", "ports that live rules let in for health checks, against the Services'",
+           checks_beside.health_checks),
+    _check("unallocated-ranges", "change", "ranges of clusterIPs that live rules drop, against the ServiceCIDRs",
+           checks_beside.dropped),
+    _check("uneven-endpoints", "change", "endpoints with weights of their own", checks_beside.uneven),
+    _check("ipvs-other-servers", "change", "virtual servers of IPVS that no Service explains", checks_beside.strays),
     _check("two-dataplanes", "change", "rules of several modes at once", checks_rules.two_dataplanes),
     _check("rules-of-another-mode", "change", "live rules of another mode than the configured one",
            checks_rules.another_mode),

@@ -31,14 +31,17 @@ ELSEWHERE: Final = frozenset(
 
 def refused(case: Case) -> Iterator[Finding]:
     """kube-proxy-nft would not start with it."""
-    if case.ours.config_error:
+    present = case.facts.present
+    cause = case.ours.config_error or (present.refused and f"{present.source}: {present.refused}")
+    if cause:
+        instead = "with the defaults in its place" if case.ours.config_error else "with what of it could be used"
         yield finding(
             "config-refused",
             "blocker",
             "kube-proxy-nft does not start with this configuration",
-            f"{case.ours.config_error}. (This report was made with the defaults in its place.)",
+            f"{cause}. (This report was made {instead}.)",
             "correct it; `kube-proxy-nft config check FILE` says when it is right",
-            [case.facts.present.source or "the present configuration"],
+            [present.source or "the present configuration"],
         )
 
 
@@ -67,15 +70,26 @@ def fields(case: Case) -> Iterator[Finding]:
             "nothing",
             idle,
         )
-    if case.ours.config.warnings:
-        yield finding(
-            "config-unknown-fields",
-            "notice",
-            "The configuration has fields that no kube-proxy knows",
-            "They have no effect, in kube-proxy either; a misspelt one does not do what it was meant for.",
-            "correct or remove them",
-            [f"{path}: {reason}" for path, reason in case.ours.config.warnings],
-        )
+    unknown = dict.fromkeys((*case.ours.config.warnings, *case.facts.present.unknown))
+    for severity, misspelt in _UNKNOWN:
+        found = [f"{path}: {reason}" for path, reason in unknown if (_MEANT in reason) == misspelt]
+        if found:
+            yield finding(
+                "config-unknown-fields",
+                severity,
+                "The configuration has fields that are misspelt"
+                if misspelt
+                else "The configuration has fields that no kube-proxy knows",
+                "They have no effect, in kube-proxy either; a misspelt one does not do what it was meant for. The rules that"
+                " are there now may be of another configuration.",
+                "correct or remove them",
+                found,
+            )
+
+
+_MEANT: Final = "did you mean"
+_UNKNOWN: Final[tuple[tuple[Severity, bool], ...]] = (("change", True), ("notice", False))
+"""Severity, and whether it is a field that is nearly one that there is."""
 
 
 def doubtful(case: Case) -> Iterator[Finding]:
@@ -118,6 +132,14 @@ DETECTED: Final = (
 """Identifiers that come from the detector (docs/detect.md)."""
 
 
+_FIRST_WORDS: Final = frozenset({"a", "configurations", "in", "it", "one", "the", "they", "two", "whichever", "with"})
+
+
+def _sentence(text: str) -> str:
+    """With a capital letter, unless it begins with a name."""
+    return text[:1].upper() + text[1:] if text.partition(" ")[0] in _FIRST_WORDS else text
+
+
 def detected(case: Case) -> Iterator[Finding]:
     """What `kube-proxy-nft detect` says of the mode and its future."""
     told = judge.judge(case.facts.evidence, case.facts.cluster_version)
@@ -127,12 +149,12 @@ def detected(case: Case) -> Iterator[Finding]:
             continue
         if one.node and one.node != case.facts.node:
             continue
-        later = "; ".join(f"with {m.version}: {m.what}" for m in one.milestones)
+        later = "; ".join(f"with {m.version}: {m.what}" for m in one.milestones if m.what not in one.explanation)
         yield finding(
             one.check,
             severity,
-            one.title,
-            one.explanation + (f" ({later})" if later else ""),
+            _sentence(one.title),
+            _sentence(one.explanation) + (f" ({later})" if later else ""),
             one.remedy,
             list(dict.fromkeys(f"{e.place.kind} {e.place.name}" for e in one.evidence)),
             one.kep,

@@ -27,7 +27,7 @@ _SH: Final = (
     "annotate a Service with kube-proxy-nft/scheduler: sh and a client stays with its endpoint while the endpoints do"
 )
 _LEAST: Final = (
-    "sends a new connection to where the fewest are (all weights are 1); here it is drawn evenly. Few long connections to"
+    "sends a new connection to where the fewest are (kube-proxy gives every endpoint the weight 1); here it is drawn evenly. Few long connections to"
     " few endpoints can spread unevenly by that; many short ones do not"
 )
 _FEW: Final = f"most Services need nothing; where a few long connections count, {_RR}"
@@ -65,15 +65,16 @@ def schedulers(case: Case) -> Iterator[Finding]:
             SCHEDULER_CHECK,
             "change",
             f"The IPVS scheduler {scheduler} has no counterpart" if scheduler != "sh" else "The IPVS scheduler is sh",
-            f"{many(count, 'service port')} use {scheduler}. It {what}.",
+            f"{many(count, 'service port')} {'uses' if count == 1 else 'use'} {scheduler}. It {what}.",
             f"{instead}; sessionAffinity goes before any scheduler",
             services(map(service_of, ports.get(scheduler, ()))),
         )
-    if set(used) <= EVEN and "rr" in used:
+    if "rr" in used:
         yield finding(
             SCHEDULER_CHECK,
             "info",
-            "IPVS takes turns (rr); here an endpoint is drawn at random",
+            "IPVS takes turns (rr); here an endpoint is drawn at random"
+            + ("" if set(used) <= EVEN else f": {many(used['rr'], 'service port')}"),
             "Both spread connections evenly; at random that is so on average.",
             f"nothing; where turns matter, {_RR} ({SCHEDULER_ANNOTATION})",
         )

@@ -52,7 +52,15 @@ def features(case: Case) -> Iterator[Finding]:
 
 
 def proof(case: Case) -> Iterator[Finding]:
-    """The kernel did not take our tables."""
+    """The kernel did not take our tables, or was not asked."""
+    if case.proof.status == "not-tried":
+        yield finding(
+            "proof",
+            "change",
+            "It was not tried whether the kernel accepts our tables",
+            f"They could not be loaded into a network namespace of their own: {case.proof.detail or 'no reason was given'}.",
+            "run this as root on the node, with a kernel that has nftables and lets network namespaces be made",
+        )
     if case.proof.status == "refused":
         yield finding(
             "proof",

@@ -54,7 +54,7 @@ def addresses(case: Case) -> Iterator[Finding]:
             "notice",
             "NodePorts will answer at the node's primary addresses only",
             f"In {case.mode} mode they answer at all addresses where nodePortAddresses is not set; here, as in nftables mode,"
-            " at the Node's InternalIPs. The addresses of this node are not known here.",
+            " at the Node's InternalIPs. At which addresses they answer now was not read.",
             f"where clients use others, set {_KEEP} before the switch",
         )
 
@@ -167,12 +167,16 @@ def _lost_and_gained(case: Case) -> tuple[list[bytes], list[bytes]] | None:
     if case.live.mode == "kube-proxy-nft" or case.comparison.unknown:
         return [], []
     told = case.live.nodeport_addresses
+    if told == ():
+        return None  # nowhere: that is damage, and told as such
     anywhere = {len(a) for a in told or () if not any(a)}
     theirs = {a for a in local if told is None or len(a) in anywhere} | {a for a in told or () if any(a) and _counts(a)}
     if not theirs or (not ours and not local):
         return None if told is None else ([], [])
     served = {family_of(port.key) for port in case.node_ports()}
     lost = {a for a in theirs - ours if Family.of(a) in served}
+    if case.mode != "ipvs":  # a family without any is damaged, and that is told as such
+        served &= {Family.of(a) for a in theirs}
     gained = {a for a in ours - theirs if Family.of(a) in served}
     return sorted(lost), sorted(gained)
 

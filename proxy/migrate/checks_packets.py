@@ -36,7 +36,8 @@ def forward_filters(case: Case) -> Iterator[Finding]:
             "accept there what goes to, and comes from, the pods' addresses, before the switch; many network plugins do so by"
             " themselves, and a firewall's zone for pods (firewalld: --zone=trusted --add-source) does",
             [
-                f"chain {one.place}" + (f" (accepts {', '.join(one.accepts[:3])})" if one.accepts else "")
+                f"chain {one.place.removeprefix('chain ')}"
+                + (f" (accepts {', '.join(one.accepts[:3])})" if one.accepts else "")
                 for one in places
             ],
         )

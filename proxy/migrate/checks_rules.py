@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import Final
 
 from proxy.migrate.case import Case, finding
 from proxy.migrate.modes import ANNOTATION
 from proxy.migrate.report import Finding
 from proxy.migrate.wording import many, service_of, services, some
+
+MOST: Final = 0.5
+FEW: Final = 3
+"""So many addresses, and more than this part of all, do not come a moment ago."""
+READERS: Final = frozenset({"IPVS", "kube-proxy's iptables rules", "kube-proxy's nftables tables"})
+"""What readers of a node's rules are called where one failed."""
 
 _WORDS = {
     "endpoints": "endpoints",
@@ -70,7 +77,18 @@ def only_there(case: Case) -> Iterator[Finding]:
 def only_here(case: Case) -> Iterator[Finding]:
     """Addresses that the live rules lack."""
     names = case.comparison.drift.get("only-here", [])
-    if names:
+    if len(names) > MOST * case.comparison.expected and len(names) >= FEW:
+        all_ = len(names) == case.comparison.expected
+        yield finding(
+            "only-here",
+            "change",
+            ("All" if all_ else "Most") + " addresses of Services are missing in the rules that are there now",
+            f"{many(len(names), 'address')} of {case.comparison.expected:,} are missing. The proxy that runs does not serve this"
+            " node: it has not programmed its rules yet, or somebody has removed them. kube-proxy-nft would serve all of them.",
+            "look at that proxy's log, and start it again; then run this again, so that there is something to compare with",
+            sorted(dict.fromkeys(names)),
+        )
+    elif names:
         yield finding(
             "only-here",
             "notice",
@@ -78,6 +96,46 @@ def only_here(case: Case) -> Iterator[Finding]:
             "Services that came a moment ago, or that the proxy that runs could not program. They will work after the switch.",
             "run this again in a minute; if they are still missing, look at that proxy's log",
             sorted(dict.fromkeys(names)),
+        )
+
+
+def unread(case: Case) -> Iterator[Finding]:
+    """Live rules that could not be read, or not all of them."""
+    parts = [one for d in case.facts.dataplanes for one in d.unread]
+    parts += [one for one in case.facts.unread if one.what in READERS]
+    if not parts:
+        return
+    none = not case.comparison.compared
+    yield finding(
+        "rules-unread",
+        "change",
+        "The rules that are there now could not " + ("be read" if none else "all be read"),
+        (
+            "Nothing was compared"
+            if none
+            else "Where something is missing, a Service is called not compared, and not the same"
+        )
+        + f": {some(list(dict.fromkeys(one.cause for one in parts)), 3)}.",
+        "; ".join(dict.fromkeys(filter(None, (one.remedy for one in parts)))) or "run this as root on the node",
+        list(dict.fromkeys(one.what for one in parts)),
+    )
+
+
+def none(case: Case) -> Iterator[Finding]:
+    """A node without any rules, where a proxy is said to run."""
+    mode = case.facts.present.mode
+    read_all = not case.comparison.blind and not any(one.what in READERS for one in case.facts.unread)
+    there = any(d.entries for d in case.facts.dataplanes) or case.live is not None
+    if case.facts.here.is_this_node and mode and read_all and not there:
+        yield finding(
+            "no-rules",
+            "change",
+            f"There are no rules of {mode} mode on this node",
+            f"A kube-proxy in {mode} mode is configured, and the kernel has nothing of it, nor of another mode: no Service works"
+            " here, or another program serves them. There was nothing to compare with.",
+            "see whether that proxy runs and what its log says; run this again when it has programmed its rules. In a pod:"
+            " with hostNetwork: true",
+            [case.facts.present.source or "the present configuration"],
         )
 
 

@@ -9,7 +9,7 @@ from proxy.migrate.case import Case, finding
 from proxy.migrate.modes import CLAIMED, SOURCES
 from proxy.migrate.ours import node_addresses
 from proxy.migrate.report import Finding
-from proxy.migrate.wording import address_text, many, service_of, services, some
+from proxy.migrate.wording import address_text, is_are, many, service_of, services, some
 from proxy.model import ENDPOINT_SLICE, NODE, SERVICE
 from proxy.policy import READY
 from proxy.services import Name, Scope
@@ -57,7 +57,7 @@ def address_conflicts(case: Case) -> Iterator[Finding]:
         yield finding(
             "address-conflict",
             "notice",
-            f"{many(len(found), 'external address')} of Services are something else as well",
+            f"{many(len(found), 'external address')} of Services that {is_are(len(found))} something else as well",
             "Where it is an address of this node, the Service's port at it is the Service's and not the node's, in every"
             " mode. Where it is another Service's clusterIP, traffic to it is treated as that to a clusterIP.",
             "give the Service another address; an address of a node is better reached through a NodePort",
@@ -78,7 +78,7 @@ def claimed_twice(case: Case) -> Iterator[Finding]:
     yield finding(
         CLAIMED,
         "change",
-        f"{many(len(rivals), 'address')} and ports that several Services claim",
+        f"Several Services claim {many(len(rivals), 'address and port' if len(rivals) == 1 else 'addresses and port')}",
         "In kube-proxy it is chance who gets them, and changes with its next start (its nftables mode may refuse all"
         " rules). Here the older Service keeps them, and the other one is reported.",
         "give one of them another address or port",
@@ -172,9 +172,10 @@ def orphans(case: Case) -> Iterator[Finding]:
         yield finding(
             "orphan-slices",
             "info",
-            f"EndpointSlices of {many(len(lost), 'Service')} that do not exist",
-            "No proxy uses them. Somebody who manages EndpointSlices by hand may have meant another name.",
-            "delete them, or correct their label kubernetes.io/service-name",
+            f"EndpointSlices of {many(len(lost), 'Service')} that {'was' if len(lost) == 1 else 'were'} not found",
+            "There is no such Service, or it is another proxy's: those with the label service.kubernetes.io/service-proxy-name are"
+            " not asked for. Somebody who manages EndpointSlices by hand may have meant another name.",
+            "if there is no such Service, delete them, or correct their label kubernetes.io/service-name",
             services(lost),
         )
 
@@ -186,7 +187,7 @@ def left_out(case: Case) -> Iterator[Finding]:
         yield finding(
             "objects-left-out",
             "change",
-            f"{many(len({(p.kind, p.namespace, p.name) for p in found}), 'object')} cannot be used as they are",
+            f"{many(len({(p.kind, p.namespace, p.name) for p in found}), 'object')} with something that cannot be used",
             "They would not pass today's validation, or name what there is not. What is wrong is left out, the rest works;"
             " kube-proxy may make something else of it.",
             "correct them",
@@ -199,7 +200,7 @@ def no_services(case: Case) -> Iterator[Finding]:
     if SERVICE not in case.ours.unread and not case.ours.types:
         yield finding(
             "no-services",
-            "change",
+            "blocker",
             "No Services were found",
             "Every cluster has at least default/kubernetes: these are not the objects of a cluster, and this report says"
             f" nothing about one. They came from {case.facts.source or 'an unknown place'}.",
@@ -208,16 +209,19 @@ def no_services(case: Case) -> Iterator[Finding]:
 
 
 def node_missing(case: Case) -> Iterator[Finding]:
-    """No Node of this name."""
+    """No Node of this name, or it could not be read."""
     node = case.ours.state.node
-    if NODE not in case.ours.unread and (node is None or not node.exists):
+    if node is None or not node.exists:
+        unread = NODE in case.ours.unread
         yield finding(
             "node-missing",
             "change",
-            f"There is no Node {case.facts.node}",
+            f"The Node {case.facts.node} could not be read" if unread else f"There is no Node {case.facts.node}",
             "Its addresses, its zone and its pods' range come from it: without, local endpoints and NodePorts come out wrong."
             f" Primary addresses are taken from the interfaces: {_addresses(case.ours.addresses) or 'none'}.",
-            "name the node with --node, or set hostnameOverride as kubelet has it",
+            "allow the account of this report to get nodes"
+            if unread
+            else "name the node with --node, or set hostnameOverride as kubelet has it",
         )
 
 

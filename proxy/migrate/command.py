@@ -124,4 +124,5 @@ def _collect(facts: Facts, path: str) -> None:
 
 
 def _colours(options: argparse.Namespace) -> bool:
-    return not options.output_file and output.is_terminal() and not os.environ.get("NO_COLOR")
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not options.output_file and output.is_terminal() and not plain

@@ -16,19 +16,23 @@ from msgspec import Struct
 from proxy.addresses import Network
 from proxy.config_values import BadValue, cidrs
 from proxy.migrate.differences import Known, differences, result_of
+from proxy.migrate.doubtful import Damaged, Doubtful
 from proxy.migrate.entries import Dataplane, Entry
 from proxy.migrate.facts import Facts, PresentProxy
 from proxy.migrate.modes import There, made, name_of
 from proxy.migrate.ours import Ours, node_addresses
 from proxy.migrate.report import Difference, EntryRow, Result, ServiceRow
-from proxy.migrate.wording import endpoint_text, key_text, service_of
+from proxy.migrate.wording import endpoint_text, key_text, label, service_of
 from proxy.model import ENDPOINT_SLICE, SERVICE
 from rules.elements import ServicePort, address_of, is_node_port, node_port_key
 from rules.objects import Family
 
-WORST_FIRST: Final[tuple[Result, ...]] = ("only-here", "only-there", "endpoints", "behaviour", "same")
+WORST_FIRST: Final[tuple[Result, ...]] = ("only-here", "only-there", "endpoints", "behaviour", "not-compared", "same")
 _RANK: Final = {result: rank for rank, result in enumerate(WORST_FIRST)}
 DEFAULT_SCHEDULER: Final = "rr"
+UNEVEN: Final = "uneven-endpoints"
+_WEIGHTS: Final = Difference("weights", "not the same for all", "the same for all", UNEVEN)
+_DAMAGED: Final = Difference("rules", "damaged", "as the objects ask", "rules-damaged")
 
 
 class Comparison(Struct):
@@ -36,6 +40,7 @@ class Comparison(Struct):
     not finished. rows: the worst first, then by name. explained: check -> service ports that it is about. drift: what
     differs without a reason, by its kind, and where. connections: Service -> how many the dataplane tracks itself.
     schedulers: of the live rules -> service ports. unknown: addresses that may be there, in a part that was not read.
+    expected: addresses that the live rules should have. blind: dataplanes of which nothing could be read.
     """
 
     dataplane: Dataplane | None = None
@@ -46,6 +51,8 @@ class Comparison(Struct):
     connections: dict[str, int] = {}
     schedulers: dict[str, int] = {}
     unknown: int = 0
+    expected: int = 0
+    blind: tuple[Dataplane, ...] = ()
 
     @property
     def compared(self) -> bool:
@@ -61,11 +68,11 @@ def compare(facts: Facts, ours: Ours) -> Comparison:
     dataplane, others = choose(facts)
     if SERVICE in ours.unread and not ours.ports:
         dataplane = None  # nothing to compare it with
-    found = Comparison(dataplane, others)
+    found = Comparison(dataplane, others, blind=tuple(d for d in facts.dataplanes if is_blind(d)))
     rows: dict[str, list[EntryRow]] = {}
     if dataplane is None:
         for port in ours.ports.values():
-            rows.setdefault(service_of(port.name), []).append(_row(port, "same", ()))
+            rows.setdefault(service_of(port.name), []).append(_row(port, "not-compared", ()))
     else:
         _compare(facts, ours, dataplane, found, rows)
     found.rows = _sorted(rows, ours)
@@ -73,14 +80,21 @@ def compare(facts: Facts, ours: Ours) -> Comparison:
 
 
 def choose(facts: Facts) -> tuple[Dataplane | None, tuple[Dataplane, ...]]:
-    """The live dataplane that counts, and the others."""
+    """The live dataplane that counts, and the others. None: there is none, or nothing of it could be read."""
+    if any(is_blind(d) and d.mode == facts.present.mode for d in facts.dataplanes):
+        return None, ()
     ranked = sorted(
-        facts.dataplanes,
+        (d for d in facts.dataplanes if not is_blind(d)),
         key=lambda d: (d.mode == facts.present.mode, d.mode != "kube-proxy-nft", len(d.entries)),
         reverse=True,
     )
     others = tuple(d for d in ranked[1:] if d.entries and d.mode != "kube-proxy-nft")
     return (ranked[0], others) if ranked else (None, ())
+
+
+def is_blind(dataplane: Dataplane) -> bool:
+    """Nothing of it could be read: it says nothing, not even that there is nothing."""
+    return bool(dataplane.unread) and not dataplane.entries
 
 
 def proxy_there(facts: Facts, dataplane: Dataplane, ours: Ours) -> There:
@@ -106,49 +120,62 @@ def _compare(
     connections: Counter[str] = Counter()
     schedulers: Counter[str] = Counter()
     texts: dict[bytes, str] = {}
+    doubtful, damaged, uneven = Doubtful(dataplane.unread), Damaged(dataplane.remarks), _uneven(dataplane, ours)
     for key, port in ours.ports.items():
         both = made(port, ours.services.get(name_of(port)), there, ours)
         entry = live.pop(key, None)
         service = service_of(port.name)
         if entry is None:
-            is_missing = both.there is not None and whole
-            found.unknown += both.there is not None and not whole
-            rows.setdefault(service, []).append(_row(port, "only-here" if is_missing else "same", (), texts))
-            if is_missing:
-                found.drift.setdefault("only-here", []).append(port.name)
+            result: Result = "same" if both.there is None else "only-here" if whole else "not-compared"
+            found.expected += both.there is not None
+            found.unknown += result == "not-compared"
+            rows.setdefault(service, []).append(_row(port, result, (), texts))
+            if result == "only-here":
+                found.drift.setdefault("only-here", []).append(label(port.name, key))
             continue
+        found.expected += 1
         if entry.connections:
             connections[service] += entry.connections
         schedulers[entry.scheduler] += 1
         endpoints = slices and name_of(port) not in ours.hinted
         known = Known(dataplane.mode, endpoints, whole, ours.knows_node, key in ours.rivals)
         differs = () if entry == both.here == both.there else tuple(differences(entry, both, known))
+        differs = (*differs, _WEIGHTS) if key in uneven else differs
+        differs = differs or ((_DAMAGED,) if damaged.concerns(port) else ())
         _remember(port.name, differs, found)
-        rows.setdefault(service, []).append(_row(port, result_of(differs), differs, texts))
+        result = result_of(differs)
+        if result == "same" and (not endpoints or doubtful.concerns(port)):
+            result = "not-compared"
+        rows.setdefault(service, []).append(_row(port, result, differs, texts))
     for entry in _theirs(live.values(), facts, ours):
-        node_port = _at_one_address(entry, dataplane, ours)
+        node_port = _at_one_address(entry.key, dataplane, ours)
         if node_port:  # that is another one at this address of the node
             both = made(node_port, ours.services.get(name_of(node_port)), there, ours)
             differs = tuple(differences(entry, both, Known(dataplane.mode, slices, whole)))
             _remember(node_port.name, differs, found)
             rows[service_of(node_port.name)].append(_row(node_port, result_of(differs), differs, texts, entry.key))
             continue
-        label = entry.name or key_text(entry.key)
-        found.drift.setdefault("only-there", []).append(label)
-        connections[service_of(entry.name) or label] += entry.connections
+        found.drift.setdefault("only-there", []).append(label(entry.name, entry.key))
+        name = service_of(entry.name) or key_text(entry.key)
+        connections[name] += entry.connections
         schedulers[entry.scheduler] += 1
-        rows.setdefault(service_of(entry.name) or label, []).append(_their_row(entry))
+        rows.setdefault(name, []).append(_their_row(entry))
     found.connections = {service: number for service, number in connections.most_common() if number}
     found.schedulers = dict(schedulers.most_common())
 
 
-def _at_one_address(entry: Entry, dataplane: Dataplane, ours: Ours) -> ServicePort | None:
+def _uneven(dataplane: Dataplane, ours: Ours) -> set[bytes]:
+    """Keys of our service ports whose live endpoints have weights of their own."""
+    ports = {key: ours.ports.get(key) or _at_one_address(key, dataplane, ours) for key in dataplane.beside.uneven}
+    return {port.key for port in ports.values() if port}
+
+
+def _at_one_address(key: bytes, dataplane: Dataplane, ours: Ours) -> ServicePort | None:
     """The NodePort that this is at one of the node's addresses."""
-    address = address_of(entry.key)
-    if address not in (dataplane.nodeport_addresses or ()):
+    if is_node_port(key) or (address := address_of(key)) not in (dataplane.nodeport_addresses or ()):
         return None
-    port = int.from_bytes(entry.key[-4:-2])
-    return ours.ports.get(node_port_key(Family.of(address), entry.key[-8], port))
+    port = int.from_bytes(key[-4:-2])
+    return ours.ports.get(node_port_key(Family.of(address), key[-8], port))
 
 
 def _theirs(entries: Iterable[Entry], facts: Facts, ours: Ours) -> Iterator[Entry]:

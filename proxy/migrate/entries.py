@@ -49,6 +49,24 @@ class Unread(Struct, frozen=True):
     remedy: str = ""
 
 
+class Beside(Struct, frozen=True):
+    """What rules say beside their entries; None: they, or what was read of them, do not tell it.
+
+    pods: family ("ip", "ip6") -> how a pod's packet is told where clusterIPs are masqueraded: "10.244.0.0/16", "cbr0",
+    "cali*"; "": not at all. hairpins: endpoints that may connect to themselves: the protocol's number, and the packed
+    endpoint. health_checks: ports that are let in for load balancers' health checks, as rules.elements.node_port_key makes
+    them. dropped: ranges of clusterIPs; what goes to one that no Service has is dropped. strays: service keys of virtual
+    servers that may be kube-proxy's, or another program's. uneven: service keys whose endpoints have weights other than 1.
+    """
+
+    pods: dict[str, str] = {}
+    hairpins: frozenset[bytes] | None = None
+    health_checks: frozenset[bytes] | None = None
+    dropped: Sources | None = None
+    strays: tuple[bytes, ...] = ()
+    uneven: tuple[bytes, ...] = ()
+
+
 class Dataplane(Struct, frozen=True):
     """The entries that a kernel has of one mode. A node in the middle of a switch has two of them.
 
@@ -69,6 +87,7 @@ class Dataplane(Struct, frozen=True):
     unread: tuple[Unread, ...] = ()
     localhost_nodeports: bool = False
     remarks: tuple[Unread, ...] = ()
+    beside: Beside = Beside()
 
 
 def of_service_port(port: ServicePort) -> Entry:

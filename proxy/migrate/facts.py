@@ -67,6 +67,17 @@ class MarkUse(Struct, frozen=True):
     program: str = ""
 
 
+class Translation(Struct, frozen=True):
+    """A rule of another program's that leads packets elsewhere. destination: an address or a range. protocol: "TCP"; "" for
+    any. ports: "80", "80:90", "80,443"; "" for any. to: as it is written, "" for this node."""
+
+    place: str
+    destination: str
+    protocol: str = ""
+    ports: str = ""
+    to: str = ""
+
+
 class Interface(Struct, frozen=True):
     """addresses: packed, without their prefix lengths."""
 
@@ -97,6 +108,7 @@ class NodeFacts(Struct, frozen=True):
     localhost_packets: int | None = None
     cni: tuple[str, ...] = ()
     platform: Literal["kubeadm", "k3s", "rke2", "daemonset", ""] = ""
+    translations: tuple[Translation, ...] = ()
 
 
 class PresentProxy(Struct, frozen=True):
@@ -104,7 +116,8 @@ class PresentProxy(Struct, frozen=True):
 
     mode: the mode in force, an unset one resolved; "" if not known. mode_is_set: whether the configuration names it.
     document: its KubeProxyConfiguration with flags merged in, as plain data; {} if none was found. source: where that was
-    read. version: of its image or binary; "" if not known.
+    read. version: of its image or binary; "" if not known. refused: why kube-proxy-nft does not start with the file as it
+    is; "" if it does, or there is no file. unknown: fields that no kube-proxy has, and what is to be said about each.
     """
 
     mode: str = ""
@@ -112,6 +125,8 @@ class PresentProxy(Struct, frozen=True):
     document: dict[str, object] = {}
     source: str = ""
     version: str = ""
+    refused: str = ""
+    unknown: tuple[tuple[str, str], ...] = ()
 
 
 class Facts(Struct):

@@ -85,7 +85,7 @@ class _Gathering:
         given = read_given(self._wanted.config) if self._wanted.config else None
         self._progress("this machine", 0)
         host = present_host.starting(self._files, self._running)
-        machine = self._machine(host.found if host else None)
+        machine = self._machine(host.found if host else None, given)
         names = [self._wanted.node] if self._wanted.node else [*_override(given), *machine.names]
         found = self._node(names, machine, host)
         name = found.node.metadata.name if found.node else names[0]
@@ -94,7 +94,9 @@ class _Gathering:
         self._objects(found)
         self._unread += found.unread
         self._ask_cluster(name)
-        if not reason:
+        if look:
+            self._progress("the rules in the kernel", 0)
+            look.wait()  # what the detector reads can be as large as what that has read: not both at once
             self._ask_machine(name)
         present = self._present(name, given, host if not reason else None, reason)
         here, dataplanes = self._here(look, present, found) if look else (self._elsewhere(name, reason), [])
@@ -114,8 +116,10 @@ class _Gathering:
 
     # -- Where things are ----------------------------------------------------------------------------------------------
 
-    def _machine(self, found: Found | None) -> Machine:
-        names = [self._environment.get("NODE_NAME", ""), *_override(found), os.uname().nodename]
+    def _machine(self, found: Found | None, given: Found | None) -> Machine:
+        """given: the configuration that --config names; its hostnameOverride and --node together name this machine."""
+        both = [name for name in _override(given) if name == self._wanted.node]
+        names = [self._environment.get("NODE_NAME", ""), *_override(found), *both, os.uname().nodename]
         try:
             addresses = frozenset().union(*interfaces.addresses().values())
         except (OSError, ValueError):
@@ -191,6 +195,8 @@ class _Gathering:
             document=document,
             source=found.source,
             version=self._proxy_version(name),
+            refused=found.refused,
+            unknown=tuple(found.unknown),
         )
 
     def _no_configuration(self) -> list[Unread]:

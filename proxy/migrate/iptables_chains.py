@@ -13,6 +13,7 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from ipaddress import ip_network
 from itertools import islice
 from typing import Final
@@ -33,7 +34,7 @@ NOT_OURS: Final = "not a rule that kube-proxy writes: it was not followed"
 _COMMENT: Final = rb'(?: -m comment --comment (?:"[^"\\\n]*+"|[^\s"]++))?'
 _START: Final = rb"(?:\[\d++:\d++\] )?-A \S++"
 _TO_ENDPOINT: Final = re.compile(
-    _START + _COMMENT + rb"(?: -m statistic --mode random --probability [\d.]++"
+    _START + _COMMENT + rb"(?: -m statistic --mode random --probability ([\d.]++)"
     rb"| -m recent --rcheck --seconds (\d++)(?: --reap)? --name (\S++)(?: --mask \S++)? --rsource)? -j (KUBE-SEP-\S++)\n"
 )
 _HAIRPIN: Final = re.compile(_START + rb" -s ([^\s/]++)(?:/32|/128)" + _COMMENT + rb" -j KUBE-MARK-MASQ\n")
@@ -41,6 +42,8 @@ _TRANSLATE: Final = re.compile(
     _START + rb" -p (\w++)" + _COMMENT + rb"(?: -m recent --set --name (\S++)(?: --mask \S++)? --rsource)?"
     rb"(?: -m (?:tcp|udp|sctp))? -j DNAT --to-destination (\S++)\n"
 )
+
+_SERVICE: Final = re.compile(rb'--comment "?([a-z0-9.-]+/[a-z0-9.-]+)')
 
 
 class Chains:
@@ -51,6 +54,8 @@ class Chains:
         self._known: dict[tuple[str, Source], Outcome] = {}
         self.detector = _detector(nat)
         """How a pod's packet is told: "-s 10.244.0.0/16", "-i cbr0"; "" if kube-proxy does not tell them."""
+        self.marking: set[tuple[str, str]] = set()
+        """(chain, address) of rules that were met which have what goes to a clusterIP from elsewhere masqueraded."""
 
     def follow(self, rules: Iterable[Rule], source: Source) -> Outcome:
         """What these rules do, one after another."""
@@ -100,6 +105,14 @@ class Chains:
             except ValueError as error:
                 self._notes.add(f"{self._family.nft} nat: {line[:200]}", str(error).partition(":")[0])
 
+    def called(self, name: str) -> str:
+        """A chain, for people, with the Service that its comments name."""
+        chain = self._nat.get(name)
+        for start, end in chain.blocks() if chain else ():
+            if found := _SERVICE.search(chain.text, start, end):  # type: ignore[union-attr]
+                return f"Service {found[1].decode(errors='replace')}, chain {name}"
+        return f"chain {name}"
+
     def _matches(self, rule: Rule, source: Source) -> bool:
         """Noted, if that cannot be told."""
         result = True
@@ -112,6 +125,8 @@ class Chains:
                 case "-d" | "-p" | "--dport" if rule.chain in ("KUBE-SERVICES", "KUBE-NODEPORTS"):
                     continue
                 case "-d" | "-p" | "--dport" if rule.target == MARK_MASQUERADE and rule.chain.startswith("KUBE-SV"):
+                    if option.name == "-d":
+                        self.marking.add((rule.chain, option.value))
                     return False  # for its clusterIP; who comes another way is not meant
                 case "--src-type" if option.value == "LOCAL":
                     result &= (source is Source.NODE) is not option.negated
@@ -166,6 +181,7 @@ class Chains:
     def _balance(self, name: str, chain: Chain, source: Source) -> Outcome:
         """A chain that leads to endpoints by chance, or by affinity; or to another chain."""
         text, chosen, sticky, others = chain.text, dict[bytes, None](), dict[bytes, tuple[int, bytes]](), list[Rule]()
+        chances: list[bytes | None] = []
         for start, end in chain.blocks():
             at = start
             while at < end:
@@ -176,14 +192,19 @@ class Chains:
                     at = next_at
                     continue
                 at = found.end()
-                seconds, listed, to = found.groups()
+                chance, seconds, listed, to = found.groups()
                 if seconds is None:
                     chosen[to] = None
+                    chances.append(chance)
                 else:
                     sticky[to] = int(seconds), listed
         before = self.follow(others, source)
         if before.ends or not (chosen or sticky):
             return before
+        if len(chances) > len(chosen):
+            self._notes.remark(self.called(name), "an endpoint is there more than once")
+        elif not _are_even(chances):
+            self._notes.remark(self.called(name), "its endpoints are not chosen evenly")
         endpoints, remembered = set(), set()
         for to in chosen | dict.fromkeys(sticky):
             packed, listed = self._endpoint(to)
@@ -194,7 +215,7 @@ class Chains:
         affinity = next(iter(remembered)) if len(remembered) == 1 else 0
         if sticky and not affinity:
             self._notes.remark(
-                f"chain {name}", "session affinity for some endpoints, and not, or otherwise, for others"
+                self.called(name), "session affinity for some endpoints, and not, or otherwise, for others"
             )
         return Outcome(frozenset(endpoints), before.masquerade, affinity)
 
@@ -218,10 +239,29 @@ class Chains:
                 )
                 at = next_at
         if not packed:
-            self._notes.remark(f"chain {name.decode()}", "it leads to no endpoint")
+            self._notes.remark(self.called(name.decode()), "it leads to no endpoint")
         elif not own or _address(own) != packed[:-4]:
-            self._notes.remark(f"chain {name.decode()}", "an endpoint that connects to itself is not masqueraded")
+            cause = "an endpoint that connects to itself is not masqueraded"
+            self._notes.remark(self.called(name.decode()), cause)
         return packed, listed
+
+
+def _are_even(chances: list[bytes | None]) -> bool:
+    """Of n endpoints the first gets 1/n, the next 1/(n-1) of what is left; the last all of it."""
+    count = len(chances)
+    return all(
+        chance is None if left == 1 else chance is not None and _is_about(chance, left)
+        for left, chance in zip(range(count, 0, -1), chances, strict=True)
+    )
+
+
+@lru_cache(4096)
+def _is_about(chance: bytes, left: int) -> bool:
+    """Old versions write five digits."""
+    try:
+        return abs(float(chance) - 1 / left) < 1e-5
+    except ValueError:
+        return False
 
 
 def _detector(nat: Table) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
@@ -14,9 +15,9 @@ from proxy.detect.kernel_support import KernelFiles
 from proxy.detect.kube_chains import classify
 from proxy.detect.unreadable import because
 from proxy.migrate import iptables_netlink
-from proxy.migrate.entries import Dataplane, Entry, Unread
+from proxy.migrate.entries import Beside, Dataplane, Entry, Unread
 from proxy.migrate.iptables_family import FamilyEntries, read_family
-from proxy.migrate.iptables_programs import ProgramError, Variant, save
+from proxy.migrate.iptables_programs import Patience, ProgramError, Variant, save
 from proxy.migrate.iptables_save import Saved, parse
 from proxy.migrate.notes import Notes
 from rules.objects import Family
@@ -28,17 +29,28 @@ REMEDY: Final = "look at it with iptables-save and ip6tables-save; restarting ku
 Text = bytes | bytearray | str
 Seen = Callable[[Variant, Family, Saved], None]
 """Hears of what a variant's program has printed, while it is there: it may be 100 MB."""
+Refused = list[tuple[Family, Unread]]
 
 
-def read(seen: Seen | None = None) -> Dataplane | None:
+def read(seen: Seen | None = None, patience: Patience | None = None) -> Dataplane | None:
     """Of this network namespace. Runs iptables-nft-save and iptables-legacy-save where they have anything to show. Where the
     former is not there, fails, or leaves a table out, its tables are read over netlink.
 
     None: there are no chains of this mode. Without entries: there may be, and `unread` says what stood in the way.
     """
-    evidence = [*nft_names.gather(KernelFiles().presence), *iptables_legacy.gather()]
-    found = [part for variant in ("nft", "legacy") if (part := _variant(variant, evidence, seen))]
+    evidence: list[Evidence] = list(nft_names.gather(KernelFiles().presence))
+    patience = patience or Patience()
+    parts = {e.place.part for e in _chains_of("nft", evidence)}
+    nft, failed = _variant("nft", [family for family in Family if family.nft in parts], seen, patience)
+    legacy, refused = _variant("legacy", _legacy_families(), seen, patience)
+    if refused:  # what it would have printed may be nobody's, or another mode's
+        looked = iptables_legacy.gather()
+        parts = {e.place.part for e in _chains_of("legacy", looked)}
+        failed += [one for one in refused if one[0].nft in parts]
+        evidence += [e for e in looked if isinstance(e, Unreadable)]
+    found = [part for part in (nft, legacy) if part]
     unread = [Unread(_where(e.place), e.cause, e.remedy) for e in evidence if isinstance(e, Unreadable)]
+    unread += [unread for _, unread in failed]
     if not found:
         return Dataplane("iptables", (), unread=tuple(unread)) if unread else None
     whole = found[0] if len(found) == 1 else both(*found)
@@ -71,6 +83,7 @@ def both(nft: Dataplane, legacy: Dataplane) -> Dataplane:
         (*nft.unread, *legacy.unread),
         nft.localhost_nodeports or legacy.localhost_nodeports,
         (told, *nft.remarks, *legacy.remarks),
+        nft.beside,
     )
 
 
@@ -80,31 +93,48 @@ def has_iptables_mode(saved: Saved) -> bool:
     return any(chains.mode == "iptables" for chains in classify(names, Place("iptables", "")))
 
 
-def _variant(variant: Variant, evidence: Iterable[Evidence], seen: Seen | None) -> Dataplane | None:
-    """Of one variant, if there are chains of this mode in it."""
-    parts = {
-        e.place.part
+def _chains_of(variant: Variant, evidence: Iterable[Evidence]) -> list[KubeChains]:
+    """kube-proxy's of this mode."""
+    return [
+        e
         for e in evidence
         if isinstance(e, KubeChains) and e.mode == "iptables" and e.place.kind == "iptables" and e.place.name == variant
-    }
-    failed: list[Unread] = []
+    ]
+
+
+def _legacy_families() -> list[Family]:
+    """Those that have a table for NAT there. The rules are looked at once, when they are printed: the kernel's own
+    answer is several times as large."""
+    there: list[Family] = []
+    for family, variant in ((Family.IPV4, iptables_legacy.IPV4), (Family.IPV6, iptables_legacy.IPV6)):
+        with contextlib.suppress(OSError):
+            if "nat" in iptables_legacy.tables(variant):
+                there.append(family)
+    return there
+
+
+def _variant(
+    variant: Variant, families: Iterable[Family], seen: Seen | None, patience: Patience
+) -> tuple[Dataplane | None, Refused]:
+    """Of one variant, if there are chains of this mode in it; and of which families nothing could be read."""
+    failed: Refused = []
     sources: list[str] = []
 
     def printed(family: Family) -> Text:
         try:
-            done = save(variant, family)
+            done = save(variant, family, patience)
             if variant == "legacy" or INCOMPATIBLE not in done.text:
                 sources.append(done.source)
                 return done.text
         except ProgramError as error:
             if variant == "legacy":
-                failed.append(Unread(f"iptables rules ({variant}, {family.nft})", str(error), error.remedy))
+                failed.append((family, Unread(f"iptables rules ({variant}, {family.nft})", str(error), error.remedy)))
                 return b""
         try:
             text = iptables_netlink.save(family)
         except (OSError, ValueError) as error:
             said = because(Place("iptables", variant, family.nft), error)
-            failed.append(Unread(_where(said.place), said.cause, said.remedy))
+            failed.append((family, Unread(_where(said.place), said.cause, said.remedy)))
             return b""
         sources.append("netlink")
         return text
@@ -113,11 +143,8 @@ def _variant(variant: Variant, evidence: Iterable[Evidence], seen: Seen | None) 
         if seen is not None:
             seen(variant, family, saved)
 
-    families = [family for family in Family if family.nft in parts]
     found = _of_families(((family, partial(printed, family)) for family in families), seen=tell)
-    if found is None:
-        return Dataplane("iptables", (), unread=tuple(failed)) if failed else None
-    return replace(found, source=", ".join(dict.fromkeys(sources)), unread=(*failed, *found.unread))
+    return (replace(found, source=", ".join(dict.fromkeys(sources))) if found else None), failed
 
 
 def _of_families(
@@ -157,6 +184,7 @@ def _of_families(
         (*unread, *notes.unread()),
         any(part.localhost for part in found.values()),
         notes.remarks(),
+        _beside(found),
     )
 
 
@@ -168,6 +196,14 @@ def _addresses(found: dict[Family, FamilyEntries]) -> tuple[bytes, ...] | None:
     for family, part in found.items():
         addresses |= {bytes(family.address_size)} if part.nodeport_addresses is None else set(part.nodeport_addresses)
     return tuple(sorted(addresses))
+
+
+def _beside(found: dict[Family, FamilyEntries]) -> Beside:
+    checks = [part.health_checks for part in found.values() if part.health_checks is not None]
+    return Beside(
+        pods={family.nft: part.pods for family, part in found.items() if part.pods is not None},
+        health_checks=frozenset().union(*checks) if checks else None,
+    )
 
 
 def _where(place: Place) -> str:

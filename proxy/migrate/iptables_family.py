@@ -10,6 +10,15 @@ from typing import Final
 from msgspec import Struct
 
 from proxy.migrate.entries import Entry, Refusal
+from proxy.migrate.iptables_base import (
+    EXTERNAL_SERVICES,
+    FIREWALL,
+    JUMPS,
+    NODE_PORTS,
+    SERVICES,
+    Base,
+    mark_of_target,
+)
 from proxy.migrate.iptables_chains import (
     EXTERNAL_CHAINS,
     MARK_MASQUERADE,
@@ -25,32 +34,22 @@ from proxy.migrate.outcomes import Outcome, Source
 from rules.elements import describe_key, node_port_key, service_key
 from rules.objects import Family
 
-SERVICES, NODE_PORTS, EXTERNAL_SERVICES = "KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES"
-FIREWALL: Final = "KUBE-PROXY-FIREWALL"
 LOOPBACK: Final = "127.0.0.0/8"
-JUMPS: Final = (
-    ("nat", "PREROUTING", SERVICES, "connections from pods and from outside reach no Service"),
-    ("nat", "OUTPUT", SERVICES, "connections from this node reach no Service"),
-    ("nat", "POSTROUTING", "KUBE-POSTROUTING", "nothing is masqueraded"),
-    ("filter", "FORWARD", SERVICES, "connections to Services without endpoints are not refused"),
-    ("filter", "OUTPUT", SERVICES, "connections from this node to Services without endpoints are not refused"),
-    ("filter", "INPUT", EXTERNAL_SERVICES, "connections to NodePorts without endpoints are not refused"),
-    ("filter", "FORWARD", EXTERNAL_SERVICES, "connections to external addresses without endpoints are not refused"),
-)
-"""Without which chains do nothing: table, chain, where to, and what follows if it is not there."""
-
 _NAME: Final = re.compile(
     r"(\S+?):?(?: (cluster IP|external IP|loadbalancer IP|has no endpoints|has no local endpoints))?"
 )
 
 
 class FamilyEntries(Struct):
-    """nodeport_addresses: packed; None: at all addresses. localhost: NodePorts answer at 127.0.0.0/8."""
+    """nodeport_addresses: packed; None: at all addresses. localhost: NodePorts answer at 127.0.0.0/8. pods, health_checks:
+    as in Beside; pods is None where there are no clusterIPs."""
 
     entries: list[Entry]
     nodeport_addresses: tuple[bytes, ...] | None
     localhost: bool
     mark: int
+    pods: str | None = None
+    health_checks: frozenset[bytes] | None = None
 
 
 class _Route(Struct):
@@ -82,9 +81,13 @@ class _Reader:
         self._addresses: list[bytes] | None = []
         self._localhost = False
         self._guarded: set[bytes] = set()
+        self._cluster_ips: dict[bytes, bool] = {}
+        """Key of a clusterIP -> whether what comes from elsewhere is masqueraded."""
 
     def read(self) -> FamilyEntries:
-        self._check_jumps()
+        base = Base(self._family, self._nat, self._filter, self._rules, self._notes)
+        mark = self._mark()
+        base.check(JUMPS, mark)
         self._services()
         self._node_ports()
         for name in (SERVICES, EXTERNAL_SERVICES):
@@ -93,7 +96,8 @@ class _Reader:
         keys = self._routes.keys() | self._verdicts.keys()
         entries = [self._entry(key, self._routes.get(key), self._verdicts.get(key)) for key in sorted(keys)]
         addresses = None if self._addresses is None else tuple(self._addresses)
-        return FamilyEntries(entries, addresses, self._localhost, self._mark())
+        pods = self._pods() if self._cluster_ips else None
+        return FamilyEntries(entries, addresses, self._localhost, mark, pods, base.health_checks())
 
     def _rules(self, table: Table, chain: str) -> Iterator[Rule]:
         return self._chains.rules(table[chain].lines()) if chain in table else iter(())
@@ -111,6 +115,10 @@ class _Reader:
                 self._route(key, rule)
             else:
                 self._note(rule, "nat")
+
+        if self._addresses == [] and NODE_PORTS in self._nat and self._nat[NODE_PORTS].spans:
+            where = f"{self._family.nft} nat: {SERVICES} does not lead to {NODE_PORTS}"
+            self._notes.remark(where, "connections reach no NodePort")
 
     def _node_ports(self) -> None:
         """KUBE-NODEPORTS. Beside each rule there may be one for 127.0.0.0/8, which counts the packets."""
@@ -191,8 +199,10 @@ class _Reader:
             return Entry(key, verdict.name if verdict else "", refusal=refusal, outside_refusal=refusal)
         outside = self._chains.follow(route.rules, Source.OUTSIDE)
         inside = self._inside(key, route, outside) if route.external else outside
+        if not route.external:
+            self._cluster_ips[key] = self._is_masqueraded(route.rules)
         if outside.sources is not None and FIREWALL in self._filter and key not in self._guarded:
-            self._notes.remark(describe_key(key), "what its source ranges keep out is not dropped")
+            self._notes.remark(_called(key, route.name), "what its source ranges keep out is not dropped")
         lasting = inside if inside.endpoints else outside
         return Entry(
             key,
@@ -214,10 +224,26 @@ class _Reader:
         pod = self._chains.follow(route.rules, Source.POD)
         if pod.endpoints == node.endpoints:
             return node
-        self._notes.remark(describe_key(key), "pods and this node are led to different endpoints")
+        self._notes.remark(_called(key, route.name), "pods and this node are led to different endpoints")
         chain = "KUBE-SVC-" + route.rules[-1].target.rpartition("-")[2]
         usual = self._chains.through(chain, Source.OUTSIDE).endpoints if chain in self._nat else outside.endpoints
         return pod if node.endpoints == usual else node
+
+    def _is_masqueraded(self, rules: list[Rule]) -> bool:
+        """Whether there is a rule that marks what goes to this clusterIP from elsewhere, here or in its chain."""
+        return any(
+            rule.target == MARK_MASQUERADE or (rule.target, _value(rule, "-d")) in self._chains.marking
+            for rule in rules
+        )
+
+    def _pods(self) -> str:
+        """As in Beside. Where kube-proxy tells pods, or masquerades all, it does so for each clusterIP."""
+        lacking = [key for key, is_masqueraded in self._cluster_ips.items() if not is_masqueraded]
+        if self._chains.detector or len(lacking) < len(self._cluster_ips):
+            for key in lacking:
+                cause = "what comes to this clusterIP from elsewhere is not masqueraded"
+                self._notes.remark(_called(key, self._routes[key].name), cause)
+        return self._chains.detector.partition(" ")[2].replace("+", "*")
 
     def _key(self, rule: Rule, *, node_port: bool = False) -> bytes:
         """Of a rule for one address, protocol and port, or for a port at local addresses; b"" of another one."""
@@ -242,12 +268,7 @@ class _Reader:
     def _mark(self) -> int:
         """What KUBE-MARK-MASQ sets."""
         for rule in self._rules(self._nat, MARK_MASQUERADE):
-            value = _value(rule, "--set-xmark") or _value(rule, "--or-mark") or _value(rule, "--set-mark")
-            try:
-                mark = int(value.partition("/")[0], 0)
-            except ValueError:
-                mark = 0
-            if rule.target == "MARK" and mark:
+            if mark := mark_of_target(rule):
                 return mark
             self._note(rule, "nat")
         self._notes.remark(
@@ -255,20 +276,16 @@ class _Reader:
         )
         return 0
 
-    def _check_jumps(self) -> None:
-        tables = {"nat": self._nat, "filter": self._filter}
-        for table, base, to, otherwise in JUMPS:
-            rules = tables[table]
-            if to not in rules or (table == "filter" and not rules[to].spans):
-                continue
-            if not any(rule.target == to for rule in self._rules(rules, base)):
-                self._notes.remark(f"{self._family.nft} {table}: {base} does not lead to {to}", otherwise)
-
 
 def _value(rule: Rule, name: str) -> str:
     """Of an option that is there and not negated."""
     option = rule.option(name)
     return option.value if option and not option.negated else ""
+
+
+def _called(key: bytes, name: str) -> str:
+    service = name.partition(":")[0]
+    return f"Service {service}, {describe_key(key)}" if service else describe_key(key)
 
 
 def _is_plain(rule: Rule) -> bool:

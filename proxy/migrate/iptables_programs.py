@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import selectors
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -22,11 +23,28 @@ Variant = Literal["nft", "legacy"]
 
 PATH: Final = "/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin"
 ENVIRONMENT: Final = {"PATH": PATH, "LC_ALL": "C"}
-PATIENCE: Final = 120.0
-"""Seconds. iptables-nft-save takes about 4 for the rules of 10,000 Services."""
+PATIENCE: Final = 20.0
+"""Seconds, for all programs together. iptables-nft-save takes about 4 for the rules of 10,000 Services."""
+LEAST: Final = 0.5
+"""Seconds for each, where another one has used up the rest."""
 LARGEST: Final = 1 << 30
 CHUNK: Final = 1 << 20
 _PREFIX: Final = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
+
+
+class Patience:
+    """What is left of the time that the programs of one look may take."""
+
+    def __init__(self, seconds: float = PATIENCE) -> None:
+        self._left = seconds
+
+    def run(self, command: list[str]) -> bytes | bytearray:
+        """As `run`."""
+        began = time.monotonic()
+        try:
+            return run(command, max(self._left, LEAST))
+        finally:
+            self._left -= time.monotonic() - began
 
 
 class ProgramError(Exception):
@@ -44,13 +62,13 @@ class Printed(Struct, frozen=True):
     text: bytes | bytearray
 
 
-def save(variant: Variant, family: Family) -> Printed:
+def save(variant: Variant, family: Family, patience: Patience | None = None) -> Printed:
     """What this variant's tables hold. Only for tables that exist. Raises ProgramError."""
     program = find(variant, family)
     if not program:
         name = f"{_PREFIX[family]}-{variant}-save"
         raise ProgramError(f"{name} is not installed", "run this on the node itself, or in an image with iptables")
-    return Printed(os.path.basename(program), run([program]))
+    return Printed(os.path.basename(program), (patience or Patience()).run([program]))
 
 
 def find(variant: Variant, family: Family) -> str:
@@ -81,7 +99,12 @@ def run(command: list[str], patience: float = PATIENCE) -> bytes | bytearray:
     """Its standard output. Raises ProgramError if it fails, does not end in time, or prints more than LARGEST."""
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
+            start_new_session=True,
         )
     except OSError as error:
         raise ProgramError(f"{command[0]} cannot be run: {error.strerror}") from error
@@ -90,10 +113,11 @@ def run(command: list[str], patience: float = PATIENCE) -> bytes | bytearray:
             printed, said = _collect(process, time.monotonic() + patience)
             process.wait(patience)
         except (subprocess.TimeoutExpired, TimeoutError):
-            process.kill()
-            raise ProgramError(f"{command[0]} did not end within {patience:.0f} s") from None
+            os.killpg(process.pid, signal.SIGKILL)  # and what a script has started
+            cause = f"{command[0]} did not end within {patience:.3g} s"
+            raise ProgramError(cause, "run it by hand: another program may hold /run/xtables.lock") from None
         except ValueError as error:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             raise ProgramError(f"{command[0]}: {error}") from None
     if process.returncode:
         first = said.decode(errors="replace").strip().partition("\n")[0]

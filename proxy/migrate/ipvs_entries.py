@@ -10,7 +10,7 @@ from proxy.detect.ipvs_table import UNKNOWN_TIME, Server, parse_proc, parse_save
 from proxy.detect.kernel_support import KernelFiles, could_be_there
 from proxy.detect.unreadable import PERMISSION
 from proxy.migrate.entries import Dataplane, Unread
-from proxy.migrate.ipvs_merge import dataplane, of_kube_proxy
+from proxy.migrate.ipvs_merge import dataplane, is_stray, of_kube_proxy
 from rules.elements import address_of
 
 NETLINK, PROC = "netlink", "/proc/net/ip_vs"
@@ -39,11 +39,12 @@ def read() -> Dataplane | None:
         servers, source = _servers()
     except (OSError, ValueError) as error:
         return Dataplane("ipvs", (), unread=(Unread("IPVS virtual servers", str(error), PERMISSION),))
+    strays = [server for server in servers if is_stray(server, virtual, node)]
     servers = [server for server in servers if of_kube_proxy(server, virtual, node, members)]
     if any(server.persistence == UNKNOWN_TIME for server in servers):
         cause = f"{PROC} tells it in ticks of this kernel's clock, whose length is not known"
         unread.append(Unread("session affinity of IPVS virtual servers", cause, PERMISSION))
-    return dataplane(servers, members, virtual, source, tuple(unread))
+    return dataplane(servers, members, virtual, source, tuple(unread), strays)
 
 
 def of_text(ipvsadm: str, ipset: str) -> Dataplane | None:

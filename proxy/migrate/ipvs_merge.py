@@ -13,9 +13,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from proxy.detect.ipset_members import Members, Range
+from proxy.detect.ipset_members import HEALTH_CHECKS, LOOP_BACK, Members, Range
 from proxy.detect.ipvs_table import Server
-from proxy.migrate.entries import Dataplane, Entry, Unread
+from proxy.migrate.entries import Beside, Dataplane, Entry, Unread
 from rules.elements import Sources, address_range, node_port_key, service_key
 from rules.objects import PROTOCOLS, Family
 
@@ -43,12 +43,17 @@ def dataplane(
     virtual: Set[bytes],
     source: str,
     unread: tuple[Unread, ...] = (),
+    strays: Iterable[Server] = (),
 ) -> Dataplane:
-    """servers: kube-proxy's. virtual: the addresses that are no NodePorts' (kube-ipvs0)."""
+    """servers: kube-proxy's. virtual: the addresses that are no NodePorts' (kube-ipvs0). strays: servers of which that is not
+    known."""
     entries: list[Entry] = []
     node_ports: dict[bytes, list[tuple[bytes, Entry]]] = {}
     addresses: dict[bytes, None] = {}
+    uneven: dict[bytes, None] = {}
     for server in servers:
+        if server.weighted:
+            uneven[_key(server, server.address in virtual)] = None
         if server.address in virtual:
             entries.append(_entry(server, members))
             continue
@@ -59,7 +64,36 @@ def dataplane(
     for key, found in node_ports.items():
         size = 4 if key[0] == Family.IPV4 else 16
         entries += _merged(key, dict(found), [address for address in addresses if len(address) == size])
-    return Dataplane("ipvs", tuple(entries), tuple(sorted(addresses)), source=source, unread=unread)
+    beside = Beside(
+        hairpins=frozenset(members.hairpins) if members and _has(members, LOOP_BACK) else None,
+        health_checks=_health_checks(members) if members and _has(members, HEALTH_CHECKS) else None,
+        strays=tuple([_key(server, True) for server in strays]),
+        uneven=tuple(uneven),
+    )
+    return Dataplane("ipvs", tuple(entries), tuple(sorted(addresses)), source=source, unread=unread, beside=beside)
+
+
+def is_stray(server: Server, virtual: Set[bytes], node: Set[bytes]) -> bool:
+    """Whether it may be one that kube-proxy has left: at an address that this node does not have."""
+    return bool(server.address) and server.translates and server.address not in virtual and server.address not in node
+
+
+def _key(server: Server, is_virtual: bool) -> bytes:
+    if is_virtual:
+        return service_key(server.address, server.protocol, server.port)
+    family = Family.IPV4 if len(server.address) == 4 else Family.IPV6
+    return node_port_key(family, server.protocol, server.port)
+
+
+def _has(members: Members, name: str) -> bool:
+    return f"KUBE-{name}" in members.names
+
+
+def _health_checks(members: Members) -> frozenset[bytes]:
+    return frozenset(
+        node_port_key(Family.IPV4 if size == 4 else Family.IPV6, PROTOCOLS["TCP"], port)
+        for size, port in members.health_checks
+    )
 
 
 def _entry(server: Server, members: Members | None) -> Entry:
@@ -141,7 +175,7 @@ def _sources(ranges: Iterable[Range]) -> Sources | None:
     """As proxy.state makes them; None: everybody."""
     networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
     for first, last in ranges:
-        networks += ipaddress.summarize_address_range(ipaddress.ip_address(first), ipaddress.ip_address(last))  # type: ignore[type-var]
+        networks += ipaddress.summarize_address_range(ipaddress.ip_address(first), ipaddress.ip_address(last))
     found = tuple(address_range(network) for network in ipaddress.collapse_addresses(networks))  # type: ignore[type-var]
     is_everybody = len(found) == 1 and not any(found[0][0]) and found[0][1] == b"\xff" * len(found[0][1])
     return None if is_everybody else found

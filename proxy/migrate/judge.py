@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from proxy.migrate import checks, ours
 from proxy.migrate.case import Case
-from proxy.migrate.compare import WORST_FIRST, Comparison, compare
+from proxy.migrate.compare import WORST_FIRST, Comparison, compare, is_blind
 from proxy.migrate.entries import Unread
 from proxy.migrate.facts import Facts
 from proxy.migrate.ours import Ours
@@ -23,7 +23,7 @@ def report(facts: Facts, proof: Proof, made: Ours | None = None) -> Report:
     made = made or ours.read(facts)
     comparison = compare(facts, made)
     found = checks.findings(Case(facts, made, comparison, proof))
-    decided, reasons = verdict(found, made.unread & frozenset(ours.PLURAL), proof, compared=comparison.compared)
+    decided, reasons = verdict(found, made.unread & frozenset(ours.PLURAL), compared=comparison.compared)
     mode = facts.present.mode or comparison.mode
     return Report(
         decided,
@@ -47,7 +47,7 @@ def report(facts: Facts, proof: Proof, made: Ours | None = None) -> Report:
 
 def _present(facts: Facts, mode: str) -> Present:
     present = facts.present
-    dataplanes = tuple(dataplane.mode for dataplane in facts.dataplanes)
+    dataplanes = tuple(dataplane.mode for dataplane in facts.dataplanes if not is_blind(dataplane))
     return Present(mode, present.mode_is_set, present.version, present.source, dataplanes)
 
 

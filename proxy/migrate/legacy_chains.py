@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from proxy.detect import iptables_legacy as legacy
 from proxy.migrate.facts import BaseChain, Hook
+from proxy.migrate.iptables_save import Saved
 
 HOOKS: Final[tuple[Hook, ...]] = ("prerouting", "input", "forward", "output", "postrouting")
 PRIORITIES: Final = {"nat": -100, "filter": 0, "mangle": -150}
@@ -32,6 +33,22 @@ def read(variant: legacy.Variant) -> Iterator[BaseChain]:
             yield from built_in(info, legacy._entries(sock.fileno(), variant, table), variant, table)
 
 
+def of_saved(family: str, saved: Saved) -> Iterator[BaseChain]:
+    """The same of what iptables-legacy-save has printed: of a big table the kernel's answer is several times as large."""
+    for table in legacy.TABLES:
+        for name, chain in saved.tables.get(table, {}).items():
+            hook = name.lower()
+            if chain.policy and hook in HOOKS:
+                policy: Literal["accept", "drop"] = "drop" if chain.policy == "DROP" else "accept"
+                yield _chain(family, table, HOOKS[HOOKS.index(hook)], policy, sum(1 for _ in chain.lines()))
+
+
+def _chain(family: str, table: str, hook: Hook, policy: Literal["accept", "drop"], rules: int) -> BaseChain:
+    kind = "nat" if table == "nat" else "filter"
+    priority = 100 if table == "nat" and hook in ("postrouting", "input") else PRIORITIES[table]
+    return BaseChain(family, table, hook.upper(), kind, hook, priority, policy, rules, "iptables-legacy")
+
+
 def built_in(info: tuple[int, ...], entries: memoryview, variant: legacy.Variant, table: str) -> Iterator[BaseChain]:
     """info: valid_hooks, hook_entry of each of 5 hooks, underflow of each, num_entries, size."""
     valid, starts, ends = info[0], info[1:6], info[6:11]
@@ -44,10 +61,8 @@ def built_in(info: tuple[int, ...], entries: memoryview, variant: legacy.Variant
             at, rules = at + following, rules + 1
         target, _ = _offsets(entries, ends[number], variant)
         (verdict,) = _VERDICT.unpack_from(entries, ends[number] + target + _HEADER)
-        kind = "nat" if table == "nat" else "filter"
-        priority = 100 if table == "nat" and hook in ("postrouting", "input") else PRIORITIES[table]
         policy: Literal["accept", "drop"] = "drop" if verdict == _NF_DROP else "accept"
-        yield BaseChain(variant.part, table, hook.upper(), kind, hook, priority, policy, rules, "iptables-legacy")
+        yield _chain(variant.part, table, hook, policy, rules)
 
 
 def _info(descriptor: int, variant: legacy.Variant, table: str) -> tuple[int, ...]:

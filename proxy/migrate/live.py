@@ -10,7 +10,7 @@ from proxy.migrate import base_chains, iptables_entries, ipvs_entries, nft_entri
 from proxy.migrate.entries import Dataplane, Unread
 from proxy.migrate.facts import BaseChain
 from proxy.migrate.iptables_entries import Seen
-from proxy.migrate.iptables_programs import ProgramError
+from proxy.migrate.iptables_programs import Patience, ProgramError
 from proxy.migrate.others import Others
 from proxy.migrate.proof import missing_features
 from rules.errors import KernelUnreachable
@@ -18,11 +18,11 @@ from rules.errors import KernelUnreachable
 Read = Callable[[], Dataplane | None]
 
 
-def readers(seen: Seen | None = None) -> tuple[tuple[str, Read], ...]:
+def readers(seen: Seen | None = None, patience: Patience | None = None) -> tuple[tuple[str, Read], ...]:
     """Name for people -> what reads the entries of one mode. seen: hears of what iptables-save has printed."""
     return (
         ("IPVS", ipvs_entries.read),
-        ("kube-proxy's iptables rules", lambda: iptables_entries.read(seen)),
+        ("kube-proxy's iptables rules", lambda: iptables_entries.read(seen, patience)),
         ("kube-proxy's nftables tables", nft_entries.read),
     )
 
@@ -52,11 +52,19 @@ class Look:
         try:
             self.features, unread = missing_features()
             self.unread += unread
-            for what, read in readers(self.others.take):
+            patience = Patience()
+            for what, read in readers(self.others.take, patience):
                 self._read(what, read)
-            self.chains, unread = base_chains.read(KernelFiles().presence)
+            known = {family.nft for variant, family in self.others.seen if variant == "legacy"}
+            self.chains, unread = base_chains.read(KernelFiles().presence, known)
+            self.chains += tuple(self.others.chains)
             self.unread += unread
-            self.unread += self.others.read_rest(self.chains)
+            rest = self.others.read_rest(self.chains, patience)
+            self.dataplanes = [
+                self.others.with_chains(one, is_all=not rest and not unread) if one.mode == "ipvs" else one
+                for one in self.dataplanes
+            ]
+            self.unread += rest
         except BaseException as error:
             self._failure = error
 

@@ -8,6 +8,7 @@ What a rule means is read off the rule; one that kube-proxy does not write is no
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -22,6 +23,14 @@ from rules.expressions import Verdict
 
 DETECTOR_SAMPLE: Final = 1000
 NOT_OURS: Final = "not a rule that kube-proxy writes: it was not followed"
+CLUSTER_IPS: Final = "cluster-ips"
+_NAME: Final = re.compile(r"[a-z]+-[A-Z2-7]{8}-([^/]+)/([^/]+)/[a-z]+/([^/_]*)(?:__.*)?")
+
+
+def name_of(chain: str) -> str:
+    """ "namespace/name:port" in a chain's name; "" if there is none."""
+    found = _NAME.fullmatch(chain)
+    return f"{found[1]}/{found[2]}{':' if found[3] else ''}{found[3]}" if found else ""
 
 
 class NftChains:
@@ -39,6 +48,8 @@ class NftChains:
         """Chains that others jump to for their mark (up to v1.33)."""
         self.detector = self._find_detector()
         """How a pod's packet is told; None if kube-proxy does not tell them."""
+        self.marked: set[str] = set()
+        """Chains that were met which have what goes to a clusterIP from elsewhere masqueraded (up to v1.33)."""
 
     def through(self, name: str, source: Source) -> Outcome:
         """What a chain service-*, local-*, external-* or endpoint-* does."""
@@ -50,7 +61,7 @@ class NftChains:
         if found is None:
             self._known[name, source] = Outcome()  # whoever comes back here goes round in circles
             if name not in self._table.chains:
-                self._notes.remark(f"chain {name}", "it is not there, and a rule leads to it")
+                self._notes.remark(self.called(name), "it is not there, and a rule leads to it")
             found = self._known[name, source] = self._follow(name, source)
         return found
 
@@ -95,7 +106,7 @@ class NftChains:
                 if ends or found.ends:
                     return Outcome(found.endpoints, masquerade, found.affinity, found.refusal)
         if sticky:
-            self._notes.remark(f"chain {name}", "session affinity, and no way to an endpoint for new clients")
+            self._notes.remark(self.called(name), "session affinity, and no way to an endpoint for new clients")
             endpoints = frozenset(leaf.endpoint for to in sticky if (leaf := self._table.leaves.get(to)))
             return Outcome(endpoints, masquerade)
         return Outcome(masquerade=masquerade)
@@ -127,7 +138,9 @@ class NftChains:
         found = self._table.numbered.get(str(action.value), ())
         if len(found) != action.code:
             cause = f"it draws a number below {action.code} for a map of {len(found)}"
-            self._notes.remark(f"{self._table.family.nft} kube-proxy, chain {name}", cause)
+            self._notes.remark(self.called(name), cause)
+        elif len(set(found)) < len(found):
+            self._notes.remark(self.called(name), "an endpoint is there more than once")
         return found
 
     def _balance(self, name: str, chosen: list[str], sticky: dict[str, str]) -> Outcome:
@@ -135,7 +148,7 @@ class NftChains:
         for to in dict.fromkeys([*chosen, *sticky]):
             leaf = self._table.leaves.get(to)
             if leaf is None:
-                self._notes.remark(f"chain {to}", "it leads to no endpoint")
+                self._notes.remark(self.called(to), "it leads to no endpoint")
                 continue
             endpoints.add(leaf.endpoint)
             of = self._table.sets.get(leaf.remembers)
@@ -144,7 +157,7 @@ class NftChains:
         affinity = next(iter(remembered)) if len(remembered) == 1 else 0
         if sticky and not affinity:
             self._notes.remark(
-                f"chain {name}", "session affinity for some endpoints, and not, or otherwise, for others"
+                self.called(name), "session affinity for some endpoints, and not, or otherwise, for others"
             )
         return Outcome(frozenset(endpoints), affinity=affinity)
 
@@ -160,6 +173,8 @@ class NftChains:
         """Noted, if that cannot be told."""
         kinds = {condition.kind for condition in step.conditions}
         if self._marks(step) and ("destination" in kinds or self._is_hairpin(step)):
+            if "destination" in kinds:
+                self.marked.add(name)
             return False  # for the clusterIP; or what an endpoint sends to itself
         result = True
         for condition in step.conditions:
@@ -174,6 +189,21 @@ class NftChains:
                     self.note(name, step)
                     return False
         return result
+
+    def marks_cluster_ips(self) -> bool:
+        """Whether one rule has what goes to any clusterIP from elsewhere masqueraded (since v1.33)."""
+        return any(
+            step.actions
+            and not step.unknown
+            and any(c.kind == "destination-in" and c.value == CLUSTER_IPS and not c.negated for c in step.conditions)
+            and self._marks(step)
+            for step in self._table.chains.get("services", ())
+        )
+
+    def called(self, name: str) -> str:
+        """A chain, for people, with the Service in its name."""
+        service = name_of(name).partition(":")[0]
+        return f"Service {service}, chain {name}" if service else f"chain {name}"
 
     def _marks(self, step: Step) -> bool:
         return all(a.kind == "mark" or (a.kind == "verdict" and str(a.value) in self._marking) for a in step.actions)

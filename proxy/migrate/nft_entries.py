@@ -10,7 +10,7 @@ from typing import Final
 from proxy.detect.evidence import Place
 from proxy.detect.kernel_support import KernelFiles, Support, could_be_there
 from proxy.detect.unreadable import because
-from proxy.migrate.entries import Dataplane, Unread
+from proxy.migrate.entries import Beside, Dataplane, Unread
 from proxy.migrate.nft_family import NftEntries, read_family
 from proxy.migrate.nft_table import NAME, NftTable, read_table
 from proxy.migrate.notes import Notes
@@ -75,6 +75,17 @@ def _whole(found: dict[Family, NftEntries], unread: tuple[Unread, ...], remarks:
         "netlink",
         unread,
         remarks=remarks,
+        beside=_beside(found),
+    )
+
+
+def _beside(found: dict[Family, NftEntries]) -> Beside:
+    hairpins = [part.hairpins for part in found.values() if part.hairpins is not None]
+    dropped = [part.dropped for part in found.values() if part.dropped is not None]
+    return Beside(
+        pods={family.nft: part.pods for family, part in found.items() if part.pods is not None},
+        hairpins=frozenset().union(*hairpins) if hairpins else None,
+        dropped=tuple([one for part in dropped for one in part]) if dropped else None,
     )
 
 

@@ -2,46 +2,38 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import Final
 
 from msgspec import Struct
 
 from proxy.migrate.entries import Entry, Refusal
-from proxy.migrate.nft_chains import NftChains
-from proxy.migrate.nft_rules import Action, Step
+from proxy.migrate.nft_base import (
+    FIREWALL,
+    NO_ENDPOINTS,
+    NO_NODE_PORTS,
+    NODE_PORTS,
+    SERVICE_IPS,
+    NftBase,
+    asks,
+)
+from proxy.migrate.nft_chains import CLUSTER_IPS, NftChains, name_of
 from proxy.migrate.nft_table import NftTable
 from proxy.migrate.notes import Notes
 from proxy.migrate.outcomes import Outcome, Source
-from rules.elements import Sources, describe_key
+from rules.elements import Sources, address_of, describe_key
 from rules.expressions import Verdict
-from rules.foreign import TABLE_DORMANT
-
-SERVICE_IPS, NODE_PORTS = "service-ips", "service-nodeports"
-NO_ENDPOINTS, NO_NODE_PORTS = "no-endpoint-services", "no-endpoint-nodeports"
-FIREWALL: Final = "firewall-ips"
-PREROUTING, INPUT, FORWARD, OUTPUT, POSTROUTING = range(5)
-PATHS: Final = (
-    ("nat", PREROUTING, SERVICE_IPS, "connections from pods and from outside reach no Service"),
-    ("nat", OUTPUT, SERVICE_IPS, "connections from this node reach no Service"),
-    ("nat", PREROUTING, NODE_PORTS, "connections from outside reach no NodePort"),
-    ("filter", FORWARD, NO_ENDPOINTS, "connections to Services without endpoints are not refused"),
-    ("filter", OUTPUT, NO_ENDPOINTS, "connections from this node to Services without endpoints are not refused"),
-    ("filter", INPUT, NO_NODE_PORTS, "connections to NodePorts without endpoints are not refused"),
-    ("filter", PREROUTING, FIREWALL, "source ranges keep nobody out"),
-)
-"""Maps that some base chain has to ask: its type, its hook, the map, and what follows if it does not."""
-
-_NAME: Final = re.compile(r"[a-z]+-[A-Z2-7]{8}-([^/]+)/([^/]+)/[a-z]+/([^/_]*)(?:__.*)?")
 
 
 class NftEntries(Struct):
-    """nodeport_addresses: packed; None: at all addresses."""
+    """nodeport_addresses: packed; None: at all addresses. pods, hairpins, dropped: as in Beside; pods is None where there
+    are no clusterIPs."""
 
     entries: list[Entry]
     nodeport_addresses: tuple[bytes, ...] | None
     mark: int
+    pods: str | None = None
+    hairpins: frozenset[bytes] | None = None
+    dropped: Sources | None = None
 
 
 class _Found(Struct):
@@ -58,12 +50,6 @@ def read_family(table: NftTable, notes: Notes) -> NftEntries:
     return _Reader(table, notes).read()
 
 
-def name_of(chain: str) -> str:
-    """ "namespace/name:port" in a chain's name; "" if there is none."""
-    found = _NAME.fullmatch(chain)
-    return f"{found[1]}/{found[2]}{':' if found[3] else ''}{found[3]}" if found else ""
-
-
 class _Reader:
     def __init__(self, table: NftTable, notes: Notes) -> None:
         self._table, self._notes = table, notes
@@ -71,7 +57,8 @@ class _Reader:
         self._found: dict[bytes, _Found] = {}
 
     def read(self) -> NftEntries:
-        self._check()
+        base = NftBase(self._table, self._chains, self._notes)
+        base.check()
         for map_name in (SERVICE_IPS, NODE_PORTS):
             for found, chain, comment in self._elements(map_name):
                 if isinstance(chain, str):
@@ -84,7 +71,32 @@ class _Reader:
             if isinstance(chain, str):
                 found.sources = self._chains.sources(chain)
         entries = [self._entry(key, found) for key, found in sorted(self._found.items())]
-        return NftEntries(entries, self._node_port_addresses(), self._mark())
+        cluster_ips = [
+            (key, found)
+            for key, found in self._found.items()
+            if len(key) != 9 and found.chain.startswith(("service-", "local-"))
+        ]
+        self._check_cluster_ips(cluster_ips)
+        pods = base.pods() if cluster_ips else None
+        return NftEntries(entries, self._node_port_addresses(), self._mark(), pods, base.hairpins(), base.dropped())
+
+    def _check_cluster_ips(self, cluster_ips: list[tuple[bytes, _Found]]) -> None:
+        """That they are among the clusterIPs, and that what comes to them from elsewhere is masqueraded."""
+        has_set = CLUSTER_IPS in self._table.members
+        members = set(self._table.members.get(CLUSTER_IPS, ()))
+        for key, found in cluster_ips:
+            if has_set and address_of(key) not in members:
+                self._notes.remark(_called(key, found.name), f"its address is not in the set {CLUSTER_IPS}")
+        if self._chains.marks_cluster_ips():
+            return
+        lacking = [(key, found) for key, found in cluster_ips if found.chain not in self._chains.marked]
+        if self._chains.marked or (self._chains.detector and not has_set):  # up to v1.33
+            for key, found in lacking:
+                cause = "what comes to this clusterIP from elsewhere is not masqueraded"
+                self._notes.remark(_called(key, found.name), cause)
+        elif self._chains.detector and lacking:
+            table = f"table {self._table.family.nft} kube-proxy"
+            self._notes.remark(table, "what comes to clusterIPs from elsewhere is not masqueraded")
 
     def _elements(self, map_name: str) -> Iterator[tuple[_Found, str | int, str]]:
         """Of each element, where its verdict leads: a chain, or Verdict.DROP; and its comment. Noted, if it is another."""
@@ -135,7 +147,7 @@ class _Reader:
         pod = self._chains.through(chain, Source.POD)
         if pod.endpoints == node.endpoints:
             return node
-        self._notes.remark(describe_key(key), "pods and this node are led to different endpoints")
+        self._notes.remark(_called(key, name_of(chain)), "pods and this node are led to different endpoints")
         usual = "service-" + chain.partition("-")[2]
         wanted = self._chains.through(usual, Source.OUTSIDE).endpoints if usual in self._table.chains else frozenset()
         return pod if node.endpoints == wanted else node
@@ -145,7 +157,7 @@ class _Reader:
         addresses: set[bytes] = set()
         for steps in self._table.chains.values():
             for step in steps:
-                if not any(_asks(action, NODE_PORTS) for action in step.actions):
+                if not any(asks(action, NODE_PORTS) for action in step.actions):
                     continue
                 for condition in step.conditions:
                     if condition.kind == "to-node" and not condition.negated:
@@ -164,36 +176,7 @@ class _Reader:
         self._notes.remark(f"table {self._table.family.nft} kube-proxy", "no rule sets a mark: nothing is masqueraded")
         return 0
 
-    def _check(self) -> None:
-        """That packets come by at all."""
-        table = f"table {self._table.family.nft} kube-proxy"
-        if self._table.flags & TABLE_DORMANT:
-            self._notes.remark(table, "it is dormant: none of its rules is in force")
-        for kind, hook, map_name, otherwise in PATHS:
-            if map_name not in self._table.maps:
-                self._notes.remark(f"{table}: map {map_name}", "it is not there")
-            elif self._table.maps[map_name] and not self._is_asked(kind, hook, map_name):
-                self._notes.remark(f"{table}: no base chain leads to map {map_name}", otherwise)
-        if not any(
-            action.kind == "masquerade" for step in self._reached("nat", POSTROUTING) for action in step.actions
-        ):
-            self._notes.remark(table, "nothing is masqueraded")
 
-    def _is_asked(self, kind: str, hook: int, map_name: str) -> bool:
-        return any(_asks(action, map_name) for step in self._reached(kind, hook) for action in step.actions)
-
-    def _reached(self, kind: str, hook: int) -> Iterator[Step]:
-        """All rules of base chains, and of those that they jump to."""
-        waiting = [base.name for base in self._table.bases if (base.type, base.hook) == (kind, hook)]
-        seen = set(waiting)
-        while waiting:
-            for step in self._table.chains.get(waiting.pop(), ()):
-                yield step
-                for action in step.actions:
-                    if action.kind == "verdict" and str(action.value) and str(action.value) not in seen:
-                        seen.add(str(action.value))
-                        waiting.append(str(action.value))
-
-
-def _asks(action: Action, map_name: str) -> bool:
-    return action.kind == "dispatch" and action.value == map_name
+def _called(key: bytes, name: str) -> str:
+    service = name.partition(":")[0]
+    return f"Service {service}, {describe_key(key)}" if service else describe_key(key)

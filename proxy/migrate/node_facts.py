@@ -77,6 +77,7 @@ def read(
         conntrack_max=_number(values.get("net/netfilter/nf_conntrack_max", "")),
         chains=chains,
         forward=_forward(chains, others, pods),
+        translations=tuple(others.translations),
         marks=(*others.marks, *_defaults(networks, marked)),
         localhost_packets=_localhost(unread),
         cni=networks,

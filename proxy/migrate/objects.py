@@ -46,6 +46,9 @@ _WITHOUT: Final = {
     SERVICE_CIDR: "without them what is not allocated cannot be told",
     NODE: "without it the node's zone and addresses are not known: local endpoints and NodePorts may come out wrong",
 }
+_LOG_IN: Final = (
+    "give credentials that the API server takes (--kubeconfig FILE): these have expired, or are another cluster's"
+)
 _REACH: Final = "see that the API server can be reached, and is well"
 
 
@@ -173,7 +176,9 @@ def _list(reader: ApiReader, resource: Resource, found: Objects, progress: Progr
 
 
 def _unread(kind: str, what: str, rule: str, trouble: Trouble, after: str = "") -> Unread:
-    remedy = f"grant this account, in a ClusterRole: {rule}" if trouble.status in (401, 403) else _REACH
+    remedy = f"grant this account, in a ClusterRole: {rule}" if trouble.status == 403 else _REACH
+    if trouble.status == 401:
+        remedy = _LOG_IN
     cause = ", ".join(filter(None, [trouble.cause, after]))
     return Unread(what, f"{cause}; {_WITHOUT[kind]}", remedy)
 

@@ -45,7 +45,7 @@ class Ours(Struct):
     ports: key -> service port. services: those that are ours to serve. types: every Service's type, also of those that
     are not. backends: Services that an EndpointSlice names, and what their best endpoint is (bits of proxy.policy).
     rivals: key -> the Services that claim it, where there are several. hinted: Services whose endpoints have hints, where
-    the Node, which tells this node's zone, is not known. node_ports: where NodePorts answer.
+    the Node, which tells this node's zone, is not known. nodeless: addresses of endpoints without a node. node_ports: where NodePorts answer.
     config_error: why the configuration cannot be used, "" if it can; then `config` has the defaults.
     unread: kinds of objects that were not, or not all, read.
     """
@@ -59,6 +59,7 @@ class Ours(Struct):
     backends: dict[Name, int]
     rivals: dict[bytes, list[Name]]
     hinted: set[Name]
+    nodeless: set[bytes]
     node_ports: dict[Family, frozenset[bytes]]
     problems: tuple[Problem, ...]
     config_error: str = ""
@@ -84,7 +85,7 @@ def read(facts: Facts) -> Ours:
     state = State(facts.node, made.bound)
     local = node_addresses(facts.here.interfaces)
     state.apply(LocalAddresses(local))
-    found = Ours(config, made, state, {}, {}, {}, {}, {}, set(), {}, (), error, unread_kinds(facts))
+    found = Ours(config, made, state, {}, {}, {}, {}, {}, set(), set(), {}, (), error, unread_kinds(facts))
     broken = [problem for kind in _ORDER for problem in _take(kind, facts.objects.get(kind, ()), found)]
     found.ports = {key: port for key, port in state.everything().items() if port}
     found.rivals = _rivals(found.services)
@@ -158,6 +159,7 @@ def _take(kind: str, objects: Sequence[msgspec.Raw], found: Ours) -> Iterator[Pr
                 usable = READY if any(c & READY for c in best) else 0
                 usable |= LAST_RESORT if any(c & LAST_RESORT == LAST_RESORT for c in best) else 0
                 found.backends[info.service] = found.backends.get(info.service, 0) | usable
+                found.nodeless.update(endpoint.address for endpoint in info.endpoints if not endpoint.node)
                 if not found.knows_node and info.has_hints:
                     found.hinted.add(info.service)
         found.state.apply(Put(item))

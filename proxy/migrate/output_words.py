@@ -22,6 +22,7 @@ RESULTS: Final[dict[Result, str]] = {
     "endpoints": "other endpoints",
     "only-here": "only with kube-proxy-nft",
     "behaviour": "treated differently",
+    "not-compared": "not compared",
     "same": "the same",
 }
 """The most harmful first: only-here may be a Service that came a moment ago."""
@@ -30,6 +31,7 @@ MEANINGS: Final[dict[Result, str]] = {
     "endpoints": "its connections go to other endpoints",
     "only-here": "kube-proxy-nft would serve it, and the proxy that runs now does not",
     "behaviour": "the same endpoints, otherwise treated differently",
+    "not-compared": "what the proxy that runs now does with it could not be read, or not all of it",
     "same": "nothing changes",
 }
 PLATFORMS: Final = {"kubeadm": "kubeadm", "k3s": "k3s and RKE2", "daemonset": "a DaemonSet of your own"}
@@ -49,6 +51,8 @@ LABELS: Final = {
     "scheduler": "scheduler",
     "source-address": "client's address",
     "refusal": "without endpoints",
+    "weights": "endpoints' shares",
+    "rules": "rules",
 }
 """Of a Difference's `what`."""
 
@@ -93,7 +97,7 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
 
 def what_differs(entry: EntryRow) -> list[str]:
     """Of one address, such as: scheduler: now wlc, then random (ipvs-scheduler)."""
-    if entry.result in ("only-there", "only-here") and not entry.differences:
+    if entry.result in ("only-there", "only-here", "not-compared") and not entry.differences:
         return [RESULTS[entry.result]]
     return [
         f"{LABELS.get(item.what, item.what)}: now {item.there or 'none'}, then {item.here or 'none'}"
@@ -157,7 +161,7 @@ def proof(report: Report) -> list[str]:
             text = f"The kernel{kernel} refused the ruleset in a network namespace of its own."
         case "not-tried":
             text = "The ruleset was not tried in a kernel."
-    return [text, found.detail] if found.detail else [text]
+    return [text, found.detail] if found.detail and found.status != "accepted" else [text]
 
 
 def size(number: int) -> str:
@@ -167,4 +171,4 @@ def size(number: int) -> str:
 
 
 def not_compared() -> str:
-    return "There was no dataplane to compare with: what runs now was not looked at, and nothing is said about it."
+    return "There were no rules to compare with, or they could not be read: nothing is said about what runs now."

@@ -5,11 +5,13 @@ Pure. Only fields that kube-proxy has are kept: a broken file may have anything 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
+from proxy.config import parse_config
 from proxy.config_fields import FIELDS, SECTIONS
 from proxy.config_values import BadValue
 from proxy.detect.command_line import parse_flags
@@ -17,26 +19,34 @@ from proxy.detect.proxy_config import API_VERSION, KIND, is_proxy_config, looks_
 from proxy.detect.text import decode
 from proxy.detect.words import Word
 from proxy.detect.yaml_lines import Value, field_name, read_yaml
-from proxy.errors import UsageError
+from proxy.errors import ConfigError, UsageError
 from proxy.flags import FLAGS, GivenFlags
 from proxy.migrate.entries import Unread
 
 Read = Callable[[str], bytes]
 """The content of a file that a command line names. Raises OSError."""
 
+MOST_PARSED: Final = 1 << 20
+"""Bytes of a file that is tried as kube-proxy-nft would."""
+MOST_UNKNOWN: Final = 100
 LONGEST: Final = 4096
 """Characters of a text that are kept."""
 _ALSO: Final = {"nftables.masqueradeAll": "iptables.masqueradeAll"}
 """--masquerade-all is for whatever mode there is."""
+_ONE: Final = "take it out of the file: kube-proxy-nft refuses files with several"
+_NAMES: Final = {name.lower(): name for name in (*FIELDS, *SECTIONS)}
 _CORRECT: Final = "correct it, or give the configuration with --config"
 
 
 class Found(Struct):
-    """document: as facts.PresentProxy has it. kubeconfig: the path that it names, as its kube-proxy sees it."""
+    """document, refused, unknown: as facts.PresentProxy has them. kubeconfig: the path that it names, as its kube-proxy sees
+    it."""
 
     document: dict[str, Any]
     source: str
     unread: list[Unread] = []
+    refused: str = ""
+    unknown: list[tuple[str, str]] = []
 
     @property
     def kubeconfig(self) -> str:
@@ -54,8 +64,10 @@ def of_text(data: bytes, source: str) -> Found | None:
         (d for d in documents if looks_like_one(d)), None
     )
     if ours is not None:
-        document, more = of_document(ours, source)
-        return Found(document, source, unread + more)
+        made = of_document(ours, source)
+        made.unread = [*unread, *_later(documents, ours, source), *made.unread]
+        made.refused = _refused(data, source) if documents[0] is ours else ""
+        return made
     for inner in _inside(documents):
         if found := of_text(inner.encode(), source):
             found.unread = unread + found.unread
@@ -73,18 +85,47 @@ def _inside(documents: Iterable[Value]) -> Iterator[str]:
                         yield value.data
 
 
-def of_document(document: Value, source: str) -> tuple[dict[str, Any], list[Unread]]:
+def _later(documents: Sequence[Value], ours: Value, source: str) -> Iterator[Unread]:
+    """Further ones, which somebody may take for the one that counts."""
+    for number, document in enumerate(documents, 1):
+        if document is not ours and is_proxy_config(document):
+            yield Unread(
+                f"{source}: document {number}", f"kube-proxy reads one {KIND}, and there is one before it", _ONE
+            )
+
+
+def _refused(data: bytes, source: str) -> str:
+    """Why kube-proxy-nft does not start with this file."""
+    if len(data) > MOST_PARSED:
+        return ""
+    try:
+        parse_config(data, source)
+    except ConfigError as error:
+        cause = error.cause
+        return cause.partition(":")[0] if cause.startswith("is not YAML") else cause  # the rest quotes the file
+    return ""
+
+
+def of_document(document: Value, source: str) -> Found:
     """What a mapping says that is meant as one, and what of it is of no use."""
     found: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND}
     unread: list[Unread] = []
+    unknown: list[tuple[str, str]] = []
     for name, right in (("kind", KIND), ("apiVersion", API_VERSION)):
         if document.text(name) != right:
             unread.append(Unread(f"{source}: {name}", f"it is not {right}: kube-proxy refuses this file", _CORRECT))
-    _walk(document, "", source, found, unread)
-    return found, unread
+    _walk(document, "", source, found, unread, unknown)
+    return Found(found, source, unread, unknown=unknown)
 
 
-def _walk(section: Value, prefix: str, source: str, found: dict[str, Any], unread: list[Unread]) -> None:
+def _walk(
+    section: Value,
+    prefix: str,
+    source: str,
+    found: dict[str, Any],
+    unread: list[Unread],
+    unknown: list[tuple[str, str]],
+) -> None:
     for key, value in section.fields().items():
         name = f"{prefix}{key}"
         if name in ("apiVersion", "kind") or value.data is None:
@@ -92,13 +133,15 @@ def _walk(section: Value, prefix: str, source: str, found: dict[str, Any], unrea
         where = f"{source}: {prefix}{field_name(key)}"
         if name in SECTIONS:
             if isinstance(value.data, dict):
-                _walk(value, f"{name}.", source, found, unread)
+                _walk(value, f"{name}.", source, found, unread, unknown)
             else:
                 unread.append(Unread(where, "it is no mapping of fields", _CORRECT))
         elif name in FIELDS:
             put(found, name, _plain(name, value))
-        else:
-            unread.append(Unread(where, "kube-proxy has no such field", "remove it, or see how it is spelled"))
+        elif len(unknown) < MOST_UNKNOWN:
+            close = difflib.get_close_matches(name.lower(), _NAMES, n=1, cutoff=0.8)
+            reason = "unknown field" + (f"; did you mean {_NAMES[close[0]]}?" if close else "")
+            unknown.append((f"{prefix}{field_name(key)}", reason))
 
 
 def of_flags(arguments: Sequence[Word], source: str, read: Read) -> Found:

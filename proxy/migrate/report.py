@@ -12,9 +12,10 @@ from msgspec import Struct
 API_VERSION: Final = "kube-proxy-nft/migrate/v1"
 KIND: Final = "MigrationReport"
 
-Result = Literal["same", "behaviour", "endpoints", "only-there", "only-here"]
-"""there: the proxy that runs now. here: kube-proxy-nft. behaviour: the same endpoints, otherwise treated differently.
-Ordered from harmless to harmful; only-here may be a Service that came a moment ago."""
+Result = Literal["same", "not-compared", "behaviour", "endpoints", "only-there", "only-here"]
+"""there: the proxy that runs now. here: kube-proxy-nft. not-compared: what there is could not be read, or not all of it.
+behaviour: the same endpoints, otherwise treated differently. Ordered from harmless to harmful; only-here may be a Service
+that came a moment ago."""
 
 Severity = Literal["blocker", "change", "notice", "info"]
 """blocker: do not switch. change: something has to be done, or decided, before. notice: it behaves differently, and most
@@ -28,7 +29,7 @@ Platform = Literal["kubeadm", "k3s", "daemonset"]
 
 
 class Difference(Struct, frozen=True, rename="camel"):
-    """what: "endpoints", "outside-endpoints", "affinity", "sources", "scheduler", "source-address", "refusal". check: the
+    """what: "endpoints", "outside-endpoints", "affinity", "sources", "scheduler", "source-address", "refusal", "weights", "rules". check: the
     identifier of the finding that explains it; "" where nothing but the rules themselves does: they are stale, or damaged."""
 
     what: str
@@ -133,8 +134,7 @@ class Present(Struct, frozen=True, rename="camel"):
 
 
 class Report(Struct, frozen=True, rename="camel"):
-    """compared: whether there was a dataplane to compare with; if not, `services` has results "same" of nothing and says
-    nothing."""
+    """compared: whether there was a dataplane to compare with; if not, all of `services` have the result "not-compared"."""
 
     verdict: Verdict
     exit_code: int

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from proxy.migrate.ours import PLURAL
-from proxy.migrate.report import Finding, Proof, Verdict
+from proxy.migrate.report import Finding, Verdict
 from proxy.model import ENDPOINT_SLICE, SERVICE
 
 _MUST: Final = (SERVICE, ENDPOINT_SLICE)
 """Without these nothing can be said."""
 
 
-def verdict(
-    findings: Sequence[Finding], unread: frozenset[str], proof: Proof, *, compared: bool
-) -> tuple[Verdict, tuple[str, ...]]:
+def verdict(findings: Sequence[Finding], unread: frozenset[str], *, compared: bool) -> tuple[Verdict, tuple[str, ...]]:
     """The verdict and its reasons, the weightiest first. unread: kinds of objects that were not, or not all, read."""
     reasons = [
         f"{PLURAL[kind]} could not be read, so nothing is known of what would change"
@@ -27,8 +25,6 @@ def verdict(
         return "blocked", tuple(reasons)
     reasons = [finding.title for finding in findings if finding.severity == "change"]
     found: Verdict = "ready-with-changes" if reasons else "ready"
-    if proof.status == "not-tried":
-        reasons.append(f"not tried: whether the kernel accepts our tables ({proof.detail or 'no reason was given'})")
     if not compared:
         reasons.append("not compared: no rules of a running proxy were read here")
     return found, tuple(reasons)

@@ -61,6 +61,11 @@ def some(texts: Sequence[str], most: int = SHOWN) -> str:
     return f"{shown} and {len(texts) - most} more" if len(texts) > most else shown
 
 
+def label(name: str, key: bytes) -> str:
+    """ "namespace/name:port at ADDRESS"; the address alone, where nothing tells a name."""
+    return f"{name} at {key_text(key)}" if name else key_text(key)
+
+
 def service_of(name: str) -> str:
     """ "namespace/name" of "namespace/name:port"."""
     return name.partition(":")[0]
@@ -69,6 +74,10 @@ def service_of(name: str) -> str:
 def services(names: Iterable[str]) -> tuple[str, ...]:
     """As a finding's objects: each once, sorted."""
     return tuple(f"Service {name}" for name in sorted(set(names)))
+
+
+def is_are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def many(number: int, thing: str) -> str:

@@ -9,8 +9,9 @@ SUMMARY: Final = "say how the agent on this node is: Services, last sync, repair
 PORT: Final = 10249
 """Of metricsBindAddress, unless it says otherwise."""
 _EPILOG: Final = """\
-It asks the port of metricsBindAddress, at which the same is on a page. If that has TLS, say --url https://...; the
-certificate's name is checked: --server-name, if it is not the host of the URL. No proxy is used.
+It asks the port of metricsBindAddress, at which the same is on a page. If that has TLS, say --url
+https://...; the certificate's name is checked: --server-name, if it is not the host of the URL.
+No proxy is used.
 """
 
 

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 SUMMARY: Final = "follow the first packets of new connections through the kernel's tables"
 _EPILOG: Final = """\
-TO is ADDRESS:PORT or ADDRESS:PORT/udp, as the client has it: 10.96.0.10:53/udp, [fd00::a]:443. Somebody else has to send the
-packets. Every nftables table at work shows, also those of iptables-nft. The kernel is asked by a table of our own, which
-is gone when this ends, however that happens.
+TO is ADDRESS:PORT or ADDRESS:PORT/udp, as the client has it: 10.96.0.10:53/udp, [fd00::a]:443.
+Somebody else has to send the packets. Every nftables table at work shows, also those of
+iptables-nft. The kernel is asked by a table of our own, which is gone when this ends, however that
+happens.
 """
 
 

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from integration.vm import IN_VM
 from proxy.detect import ipvs_netlink
-from proxy.migrate import ipvs_entries
+from proxy.migrate import ipvs_entries, live
 from proxy.migrate.entries import Dataplane
 from rules.elements import describe_key
 from tests.dataplanes import inside, recorded, restore_addresses, restore_ipsets, restore_iptables, run
@@ -58,6 +59,38 @@ def test_over_netlink_from_proc_and_from_texts(node: Namespace, monkeypatch: pyt
     proc = read(node)
     assert proc.source == "/proc/net/ip_vs"
     assert set(proc.entries) == set(text.entries)
+
+
+def looked(node: Namespace) -> Dataplane:
+    def look() -> list[Dataplane]:
+        looking = live.Look()
+        looking.wait()
+        return [found for found in looking.dataplanes if found.mode == "ipvs"]
+
+    [found] = inside(node, look)
+    return found
+
+
+def test_what_stands_beside_the_servers(node: Namespace) -> None:
+    assert "they are not there" in looked(node).remarks[0].cause
+    restore_iptables(node, "ipvs", "nft")
+    found = looked(node)
+    text = ipvs_entries.of_text(recorded("ipvs", "ipvsadm-save.txt"), recorded("ipvs", "ipset-save.txt"))
+    assert text and found.remarks == () and found.masquerade_mark == 0x4000
+    assert found.beside == replace(text.beside, pods={"ip": "10.244.0.0/16", "ip6": "fd44::/48"})
+    for rule in (
+        "-A -t 10.96.77.7:80 -s rr",
+        "-a -t 10.96.77.7:80 -r 10.244.9.9:80 -m",
+        "-e -t 10.96.30.5:443 -r 10.244.1.3:8080 -m -w 5",
+    ):
+        run(node, "ipvsadm", *rule.split())
+    run(node, "ipset", "del", "KUBE-LOOP-BACK", "10.244.0.2,tcp:8080,10.244.0.2")
+    run(node, "iptables-nft", "-t", "nat", "-D", "PREROUTING", "1")
+    changed = looked(node)
+    assert [describe_key(key) for key in changed.beside.strays] == ["10.96.77.7:80/TCP"]
+    assert [describe_key(key) for key in changed.beside.uneven] == ["10.96.30.5:443/TCP"]
+    assert len(found.beside.hairpins or ()) == 1 + len(changed.beside.hairpins or ())
+    assert ["PREROUTING does not lead" in remark.what for remark in changed.remarks] == [True]
 
 
 def test_weights_schedulers_and_what_is_not_kube_proxys(node: Namespace) -> None:
