@@ -259,6 +259,8 @@ class Chaos:
         return {family: table for family, table in found.items() if table}
 
     def _told(self, tables: dict[Family, TableState]) -> bool:
+        for table in tables.values():
+            table.flags = table.owner = 0  # nobody tells that an owner has gone
         with self._lock:
             return self._replay.tables() == tables
 
