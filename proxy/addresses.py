@@ -57,6 +57,12 @@ def unusable(packed: bytes) -> str:
     return "a multicast" if first == 0xFF else ""
 
 
+def with_port(address: bytes, port: int | str) -> str:
+    """For people: "10.244.1.7:8080", "[fd00::7]:8080". address: packed."""
+    ip = ipaddress.ip_address(address)
+    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
+
+
 def parse_network(text: str) -> Network:
     """Raises ValueError that says what is wrong."""
     address, slash, length = text.strip().partition("/")

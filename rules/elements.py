@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from rules.objects import Family
+from rules.objects import PROTOCOL_NAMES, Family
 
 _PORT = struct.Struct(">Hxx")
 _NUMBER = struct.Struct("=I")
@@ -124,7 +124,7 @@ def address_range(network: IPv4Network | IPv6Network) -> tuple[bytes, bytes]:
 
 def describe_key(key: bytes) -> str:
     """A service key for people: "10.96.0.10:53/UDP", "NodePort 30080/TCP (IPv4)"."""
-    protocol = {6: "TCP", 17: "UDP", 132: "SCTP"}.get(key[-8], str(key[-8]))
+    protocol = PROTOCOL_NAMES.get(key[-8], str(key[-8]))
     port = int.from_bytes(key[-4:-2])
     if is_node_port(key):
         return f"NodePort {port}/{protocol} ({'IPv4' if family_of(key) is Family.IPV4 else 'IPv6'})"

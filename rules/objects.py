@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rules.statements import Statement
 
 PROTOCOLS: Final = {"TCP": 6, "UDP": 17, "SCTP": 132}
-_PROTOCOL_TEXT = {6: "tcp", 17: "udp", 132: "sctp"}
+PROTOCOL_NAMES: Final = {number: name for name, number in PROTOCOLS.items()}
+_PROTOCOL_TEXT: Final = {number: name.lower() for name, number in PROTOCOLS.items()}
 
 
 MAX_COMMENT: Final = 128

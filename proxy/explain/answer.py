@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from proxy.addresses import with_port
 from proxy.claims import Claim
 from proxy.explain.exclusion import why_not
 from proxy.explain.question import Question
@@ -115,7 +116,7 @@ def _outcome(found: dict[Fate, float], candidates: list[Candidate]) -> Outcome:
     for (packed, is_masqueraded), chance in endpoints.items():
         address, port = packed[:-4], int.from_bytes(packed[-4:-2])
         node = nodes.get((address, port), "")
-        reached.append(Reached(_show(address, port), round(chance, 6), is_masqueraded, node))
+        reached.append(Reached(with_port(address, port), round(chance, 6), is_masqueraded, node))
     likeliest = max(found.items(), key=lambda item: (item[1], item[0]))[0] if found else Fate("untouched")
     parts = {what: round(chance, 6) for what, chance in chances.items() if chance > 1e-9}
     return Outcome(tuple(sorted(reached)), **parts, path=likeliest.path)
@@ -199,7 +200,7 @@ def _excluded(world: World, claim: Claim, candidates: list[Candidate], outcome: 
     is_kept_out = _is_kept_out(outcome)
     reached = {each.endpoint for each in outcome.endpoints}
     for candidate in candidates:
-        endpoint = _show(candidate[0].address, candidate[1])
+        endpoint = with_port(candidate[0].address, candidate[1])
         if endpoint not in reached:
             why = why_not(candidate, candidates, world.state.place, policy)
             yield Excluded(endpoint, "the source may not use this address" if is_kept_out else why)
@@ -234,8 +235,3 @@ def _differences(wanted: Outcome, there: Outcome) -> Iterator[str]:
 def _name(claim: Claim) -> str:
     service = "/".join(claim.service.name)
     return f"{service}:{claim.port.name}" if claim.port.name else service
-
-
-def _show(address: bytes, port: int) -> str:
-    ip = ipaddress.ip_address(address)
-    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from proxy.addresses import parse_address
+from proxy.addresses import parse_address, with_port
 from proxy.errors import UsageError
 from proxy.explain.pods import Pods
 from proxy.explain.world import World
@@ -80,12 +80,12 @@ def targets(world: World, text: str) -> list[Target]:
         )
         if not addresses:
             raise UsageError(text, "no address of this node is known", "give its Node object, or the address itself")
-        return [Target(a, int(port), protocol, f"{_show(a, port)}/{protocol}") for a in addresses]
+        return [Target(a, int(port), protocol, f"{with_port(a, port)}/{protocol}") for a in addresses]
     try:
         address = parse_address(where.removeprefix("[").removesuffix("]"))
     except ValueError as error:
         raise UsageError(text, str(error), "write ADDRESS:PORT/PROTOCOL, svc/NAME:PORT or node:PORT") from None
-    return [Target(address, int(port), protocol, f"{_show(address, port)}/{protocol}")]
+    return [Target(address, int(port), protocol, f"{with_port(address, port)}/{protocol}")]
 
 
 def _of_service(world: World, text: str) -> Iterator[Target]:
@@ -104,7 +104,7 @@ def _of_service(world: World, text: str) -> Iterator[Target]:
         known = ", ".join(sorted({f"{_number(port)}/{port.protocol} {port.name}".strip() for port in ports}))
         raise UsageError(text, f"Service {namespace}/{name} has no such port", f"there are {known or 'none'}")
     for port in chosen:
-        shown = f"{_show(address_of(port.key), _number(port))}/{port.protocol}"
+        shown = f"{with_port(address_of(port.key), _number(port))}/{port.protocol}"
         yield Target(address_of(port.key), _number(port), port.protocol, shown)
 
 
@@ -161,8 +161,3 @@ def _is_pod_here(world: World, address: bytes) -> bool:
 def _is_pod(world: World, address: bytes) -> bool:
     ip = ipaddress.ip_address(address)
     return any(ip.version == n.version and ip in n for n in world.options.local_networks)
-
-
-def _show(address: bytes, port: int | str) -> str:
-    ip = ipaddress.ip_address(address)
-    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"

@@ -16,9 +16,8 @@ from proxy.migrate.entries import Dataplane, Entry, ModeName, Refusal, Unread
 from proxy.migrate.facts import Facts, Interface, Listener, NodeFacts, PresentProxy
 from proxy.migrate.report import Proof
 from rules.elements import Sources, describe_key, endpoint, node_port_key, service_key
-from rules.objects import Family
+from rules.objects import PROTOCOLS, Family
 
-_PROTOCOLS: Final = {"TCP": 6, "UDP": 17, "SCTP": 132}
 _NODE_PORT: Final = re.compile(r"NodePort (\d{1,5})/(\w+) \(IPv([46])\)")
 _SERVICE: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([0-9.]+)):(\d{1,5})/(\w+)")
 _ENDPOINT: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([0-9.]+)):(\d{1,5})")
@@ -201,7 +200,7 @@ def parse_key(text: str) -> bytes:
 
 def _listener(text: TextListener) -> Listener:
     found = _SERVICE.fullmatch(text.address)
-    if not found or found[4] not in _PROTOCOLS:
+    if not found or found[4] not in PROTOCOLS:
         raise ValueError(f"{text.address[:100]!r} is no address, port and protocol")
     return Listener(found[4], _packed(found[1] or found[2]), _port(found[3]), text.program)  # type: ignore[arg-type]
 
@@ -241,7 +240,7 @@ def _packed(text: str) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _protocol(text: str) -> int:
-    number = _PROTOCOLS.get(text) or (int(text) if text.isdecimal() else 0)
+    number = PROTOCOLS.get(text) or (int(text) if text.isdecimal() else 0)
     if not 0 < number < 256:
         raise ValueError(f"{text!r} is no protocol")
     return number

@@ -11,10 +11,9 @@ from typing import Final
 from proxy.migrate.entries import Unread
 from proxy.migrate.wording import address_text, service_of
 from rules.elements import ServicePort, address_of, describe_key, is_node_port
-from rules.objects import PROTOCOLS
+from rules.objects import PROTOCOL_NAMES
 
 _SERVICE: Final = "Service "
-_PROTOCOLS: Final = {number: name.lower() for name, number in PROTOCOLS.items()}
 _OF_PORT: Final = re.compile("chain KUBE-(SVC|SVL|EXT|FW)-")
 _WORD: Final = re.compile(r"[^\s\"',;()]+")
 _ADDRESS: Final = re.compile(r"\[([0-9a-f:]+)\](?::\d+(?:/\w+)?)?|([0-9.]+):\d+(?:/\w+)?")
@@ -56,7 +55,7 @@ def _is_about(place: str, port: ServicePort) -> bool:
     """Whether this place in the rules of a Service is its port's."""
     if place.startswith("NodePort ") or _ADDRESS.fullmatch(place):
         return place == describe_key(port.key)
-    protocol = _PROTOCOLS.get(port.key[-8], "")
+    protocol = PROTOCOL_NAMES.get(port.key[-8], "").lower()
     service, _, name = port.name.partition(":")
     if f"{service}/" in place:  # nftables mode: service-ZXGTDUEP-default/web/tcp/http
         return f"{service}/{protocol}/{name}" in place

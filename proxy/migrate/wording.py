@@ -7,12 +7,11 @@ import socket
 from collections.abc import Iterable, Sequence
 
 from rules.elements import Sources, address_of, describe_key, is_node_port
-from rules.objects import PROTOCOLS, Family
+from rules.objects import PROTOCOL_NAMES, Family
 
 SHOWN = 8
 """Endpoints, ranges and names that a sentence names before it says how many more there are."""
 
-_PROTOCOLS = {number: name for name, number in PROTOCOLS.items()}
 NAMES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
 
 
@@ -30,7 +29,7 @@ def key_text(key: bytes) -> str:
     """As rules.elements.describe_key, several times faster."""
     if is_node_port(key):
         return describe_key(key)
-    address, protocol = address_text(address_of(key)), _PROTOCOLS.get(key[-8], str(key[-8]))
+    address, protocol = address_text(address_of(key)), PROTOCOL_NAMES.get(key[-8], str(key[-8]))
     port = int.from_bytes(key[-4:-2])
     return f"{address}:{port}/{protocol}" if len(key) == 12 else f"[{address}]:{port}/{protocol}"
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
+from proxy.addresses import with_port
+from rules.objects import PROTOCOL_NAMES
 from rules.trace import Event
 
 Describe = Callable[[Event], str]
@@ -35,7 +36,6 @@ class Journey(Struct, frozen=True, rename="camel"):
     steps: tuple[Step, ...]
 
 
-_PROTOCOLS = {6: "TCP", 17: "UDP", 132: "SCTP"}
 _FAMILIES = {1: "inet", 2: "ip", 10: "ip6"}
 
 
@@ -44,11 +44,11 @@ def journey(events: Sequence[Event], describe: Describe, interface: Callable[[in
     headers = [event.header for event in events if event.header]
     first, last = (headers[0], headers[-1]) if headers else (None, None)
     dropped = next((event for event in events if event.verdict == "drop"), None)
-    target = _show(first.destination, first.port) if first else "?"
+    target = with_port(first.destination, first.port) if first else "?"
     return Journey(
-        _show(first.source, first.source_port) if first else "?",
-        f"{target}/{_PROTOCOLS.get(first.protocol, first.protocol)}" if first else "?",
-        _show(last.destination, last.port) if last and not dropped else "",
+        with_port(first.source, first.source_port) if first else "?",
+        f"{target}/{PROTOCOL_NAMES.get(first.protocol, first.protocol)}" if first else "?",
+        with_port(last.destination, last.port) if last and not dropped else "",
         f"{_table(dropped)} {dropped.chain}" if dropped else "",
         next((interface(h.came_in) for h in headers if h.came_in), ""),
         next((interface(h.goes_out) for h in reversed(headers) if h.goes_out), ""),
@@ -67,11 +67,6 @@ def _steps(events: Sequence[Event], describe: Describe) -> Iterator[Step]:
 
 def _table(event: Event) -> str:
     return f"{_FAMILIES.get(event.family, event.family)} {event.table}"
-
-
-def _show(address: bytes, port: int) -> str:
-    ip = ipaddress.ip_address(address)
-    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
 
 
 def text(journey: Journey) -> str:
