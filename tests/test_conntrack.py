@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import selectors
 import socket
@@ -41,6 +42,8 @@ EXTERNAL: Final = {4: "198.51.100.53", 6: "2001:db8::53"}
 OTHER_VIP: Final = {4: "10.96.0.54", 6: "fd00:10:96::54"}
 NODE_PORT: Final = 30053
 NODE_IPS: Final = {Family.IPV4: {socket.inet_aton("192.168.77.2")}, Family.IPV6: {socket.inet_pton(10, "fd77::2")}}
+# No sender gets a port that another one had: its flows would live on, and what arrived from it would count.
+SOURCE_PORTS: Final = itertools.count(20000)
 Test = TypeVar("Test", bound=Callable[..., None])
 NO_IPS: Final[Mapping[Family, frozenset[bytes]]] = {family: frozenset() for family in Family}
 
@@ -88,8 +91,8 @@ class Sender:
     """Sends 1, 2, 3, … from one source port for ever, whatever happens, every millisecond."""
 
     def __init__(self, source: Host, address: str, number: int) -> None:
-        self._socket = bound(source, 6 if ":" in address else 4, 0)
-        self.port = self._socket.getsockname()[1]
+        self.port = next(SOURCE_PORTS)
+        self._socket = bound(source, 6 if ":" in address else 4, self.port)
         self.sent = 0
         self.answered = 0
         self._to = (address, number)
