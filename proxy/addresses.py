@@ -12,6 +12,7 @@ import socket
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _MAPPED = bytes(10) + b"\xff\xff"
+_UNSPECIFIED = bytes(4)
 
 
 def parse_address(text: str) -> bytes:
@@ -42,14 +43,16 @@ def parse_service_address(text: str) -> bytes:
 def unusable(packed: bytes) -> str:
     """Why no Service and no endpoint may have this address, '' if it may (core validation, ValidateEndpointIP)."""
     first = packed[0]
-    if not any(packed):
-        return "the unspecified"
     if len(packed) == 4:
+        if packed == _UNSPECIFIED:
+            return "the unspecified"
         if first == 127:
             return "a loopback"
         if first == 169 and packed[1] == 254:
             return "a link-local"
         return "a multicast" if 224 <= first < 240 else ""
+    if not any(packed):
+        return "the unspecified"
     if packed == bytes(15) + b"\1":
         return "the loopback"
     if first == 0xFE and packed[1] & 0xC0 == 0x80:

@@ -9,7 +9,15 @@ from typing import Final
 from msgspec import Struct
 
 from proxy.addresses import parse_service_address
-from proxy.model import LABEL_HEADLESS, LABEL_PROXY_NAME, LABEL_SERVICE_NAME, Endpoint, EndpointSlice
+from proxy.model import (
+    LABEL_HEADLESS,
+    LABEL_PROXY_NAME,
+    LABEL_SERVICE_NAME,
+    Endpoint,
+    EndpointConditions,
+    EndpointHints,
+    EndpointSlice,
+)
 from proxy.services import Name
 from rules.objects import PROTOCOLS
 
@@ -30,6 +38,8 @@ class Hints(Struct, frozen=True, gc=False):
 
 
 NO_HINTS: Final = Hints()
+USUAL: Final = int(Condition.READY | Condition.SERVING)
+READY, SERVING, TERMINATING = map(int, Condition)  # arithmetic with a Flag takes a microsecond; a large list has 100,000
 
 
 class EndpointInfo(Struct, frozen=True, gc=False):
@@ -91,21 +101,24 @@ def _read_endpoint(endpoint: Endpoint, size: int) -> EndpointInfo:
     packed = parse_service_address(endpoint.addresses[0])
     if len(packed) != size:
         raise ValueError(f"{endpoint.addresses[0]!r} is not of the slice's addressType")
-    hints = NO_HINTS
-    if endpoint.hints:
-        zones = tuple(intern(hint.name) for hint in endpoint.hints.for_zones or ())
-        nodes = tuple(intern(hint.name) for hint in endpoint.hints.for_nodes or ())
-        hints = Hints(zones, nodes) if zones or nodes else NO_HINTS
-    return EndpointInfo(packed, _conditions(endpoint), intern(endpoint.node_name or ""), hints)
-
-
-def _conditions(endpoint: Endpoint) -> int:
-    """null and missing mean ready, serving, not terminating."""
-    found = endpoint.conditions
-    if found is None:
-        return Condition.READY | Condition.SERVING
-    return (
-        (found.ready is not False) * Condition.READY
-        | (found.serving is not False) * Condition.SERVING
-        | (found.terminating is True) * Condition.TERMINATING
+    return EndpointInfo(
+        packed,
+        _conditions(endpoint.conditions) if endpoint.conditions else USUAL,
+        intern(endpoint.node_name or ""),
+        _hints(endpoint.hints) if endpoint.hints else NO_HINTS,
     )
+
+
+def _conditions(found: EndpointConditions) -> int:
+    """null and missing mean ready, serving, not terminating."""
+    return (
+        (READY if found.ready is not False else 0)
+        | (SERVING if found.serving is not False else 0)
+        | (TERMINATING if found.terminating is True else 0)
+    )
+
+
+def _hints(found: EndpointHints) -> Hints:
+    zones = tuple(intern(hint.name) for hint in found.for_zones or ())
+    nodes = tuple(intern(hint.name) for hint in found.for_nodes or ())
+    return Hints(zones, nodes) if zones or nodes else NO_HINTS

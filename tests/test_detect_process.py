@@ -57,8 +57,8 @@ def process(*argv: str, program: str = PROGRAM, **options: Any) -> subprocess.Co
 
 
 @contextlib.contextmanager
-def watching(*argv: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    command_line = [sys.executable, "-c", PROGRAM, "--watch", *argv]
+def watching(*argv: str, program: str = PROGRAM, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    command_line = [sys.executable, "-c", program, "--watch", *argv]
     with subprocess.Popen(command_line, stdout=subprocess.PIPE, env=ENVIRONMENT, **options) as running:
         try:
             yield running
@@ -96,6 +96,15 @@ def test_a_watch_ends_with_the_exit_code_of_what_it_saw_last(file: Path) -> None
         assert running.stdout and running.stdout.readline() == b"---\n"
         running.send_signal(signal.SIGTERM)
         assert running.wait(10) == 1
+
+
+def test_a_watch_keeps_its_exit_code_however_long_python_needs_to_end(file: Path) -> None:
+    slow = PROGRAM.replace("import argparse, sys", "import argparse, atexit, sys, time\natexit.register(time.sleep, 1.5)")
+    arguments = ("--config", str(file), "--kubernetes-version", "1.36", "--exit-code")
+    with watching(*arguments, program=slow) as running:
+        assert running.stdout and running.stdout.readline()
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == 1
 
 
 def test_a_watch_ends_when_nobody_reads(file: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from proxy import __version__
 from proxy import config_values as values
 from proxy.addresses import Network
 from proxy.detect import cluster, interfaces, processes, proxy_ports
@@ -103,7 +103,7 @@ class _Gathering:
         return Facts(
             name,
             datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            f"kube-proxy-nft {_version()}",
+            f"kube-proxy-nft {__version__}",
             present,
             found.items,
             here,
@@ -299,10 +299,3 @@ def _boot() -> str:
         return BOOT_ID.read_text().strip()
     except OSError:
         return ""
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("kube-proxy-nft")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
