@@ -1,4 +1,4 @@
-"""What a scrape costs, and what it costs others: python -m bench.scrape [SERVICESxENDPOINTS]
+"""What a scrape costs, and what it costs others: python -m bench.scrape [SERVICESxENDPOINTS[+SERVICES WITHOUT ENDPOINTS]]
 
 In a network namespace of its own: an agent with everything loaded, and what it serves on the metrics port. Another process
 scrapes it ten times a second. Changes (one endpoint replaced, event to acknowledged commit) are timed without it and with
@@ -25,12 +25,14 @@ from proxy.events import Inbox, Put, Replace
 from proxy.measures import Measures
 from proxy.metrics_table import Sources
 from proxy.model import ENDPOINT_SLICE, NODE, SERVICE, SERVICE_CIDR
+from proxy.no_endpoint_packets import NoEndpointPackets
 from proxy.page_server import PageServer
 from proxy.state import State
 from rules.kernel import Kernel
 from rules.objects import Family
+from rules.table_reader import TableReader
 
-SIZE = "10000x10"
+SIZES = ("10000x10", "10000x10+1000", "10000x10+10000")
 PORT = 10249
 ROUNDS = 1000
 PAUSE = 0.01
@@ -58,18 +60,22 @@ def measure(size: str) -> None:
     """In this process and namespace."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    count, endpoints = map(int, size.split("x"))
+    full, _, without = size.partition("+")
+    count, endpoints = map(int, full.split("x"))
     measures = Measures()
     follower = [lambda done: measures.local_policies.update(done.ports, everything=done.everything)]
     agent = Agent(State("node-1"), Kernel(), Inbox(), followers=follower, syncs=measures.syncs)
-    services, slices = list(cluster.services(count)), list(cluster.slices(count, endpoints))
+    services = list(cluster.services(count + int(without or 0)))
+    slices = list(cluster.slices(count, endpoints))
     agent.handle(
         [Replace(SERVICE, services), Replace(ENDPOINT_SLICE, slices), Replace(NODE, []), Replace(SERVICE_CIDR, [])]
     )
     del services, slices
     gc.collect()
     registry = metrics.registry("bench")
-    registry.register(metrics.Table(Sources(families=tuple(Family), agent=agent, measures=measures)))
+    counters = NoEndpointPackets(TableReader)
+    sources = Sources(families=tuple(Family), agent=agent, measures=measures, no_endpoints=counters)
+    registry.register(metrics.Table(sources))
     bind = HostPort("127.0.0.1", PORT)
     server = PageServer("metrics", "metricsBindAddress", bind, [Family.IPV4], metrics.pages(registry))
     server.start()
@@ -109,7 +115,7 @@ def main(arguments: Sequence[str]) -> None:
     elif arguments[:1] == ["--here"]:
         measure(arguments[1])
     else:
-        for size in arguments or [SIZE]:
+        for size in arguments or SIZES:
             subprocess.run(["unshare", "--net", sys.executable, "-m", "bench.scrape", "--here", size], check=True)
 
 

@@ -68,7 +68,8 @@ class Family(Collector):
 
 
 class Table(Collector):
-    """All metrics of TABLE that have values. The cost of a scrape does not depend on how many Services there are."""
+    """All metrics of TABLE that have values. The cost of a scrape does not depend on how many Services there are, but for
+    those without endpoints."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources

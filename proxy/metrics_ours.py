@@ -56,6 +56,10 @@ def _silence(of: Sources) -> Values:
     return single((watcher.kind, max(0.0, now - watcher.heard_at)) for watcher in of.watchers if watcher.heard_at)
 
 
+def _no_endpoint_packets(of: Sources) -> Values:
+    return of.no_endpoints.read(dict(_tables(of))) if of.no_endpoints else {}
+
+
 METRICS: Final = (
     Metric(
         "kube_proxy_nft_service_ports",
@@ -114,6 +118,13 @@ METRICS: Final = (
         lambda of: one(of.agent.repairs),
     ),
     Metric(
+        "kube_proxy_nft_standby",
+        Kind.GAUGE,
+        "Whether the table that others cannot change stands beside ours: 1; 0: it is being built. Not there where none is kept.",
+        (),
+        lambda of: one(of.agent.standby.is_ready) if of.agent.standby else {},
+    ),
+    Metric(
         "kube_proxy_nft_adopted_elements",
         Kind.GAUGE,
         "Elements of a table that was there when this process started, or that had to be compared as a whole, and that stayed "
@@ -134,6 +145,13 @@ METRICS: Final = (
         "Service ports that are left out, because the kernel does not take them.",
         (),
         lambda of: one(of.agent.refused),
+    ),
+    Metric(
+        "kube_proxy_nft_no_endpoint_packets_total",
+        Kind.COUNTER,
+        "Packets that were refused because their service port had no endpoints anywhere, whatever address they came for.",
+        ("namespace", "service", "port", "protocol"),
+        _no_endpoint_packets,
     ),
     Metric(
         "kube_proxy_nft_faulty_objects",

@@ -17,6 +17,7 @@ from rules.objects import Family
 
 if TYPE_CHECKING:
     from proxy.agent import Agent
+    from proxy.no_endpoint_packets import NoEndpointPackets
     from proxy.watch import Watcher
 
 
@@ -32,7 +33,7 @@ class Sources(Struct, frozen=True, kw_only=True):
     """Whom to ask for values. All of it may be read while others write.
 
     families: those that are programmed. requests and watchers: of the API server, if that is where objects come from.
-    clock: the watchers'.
+    clock: the watchers'. no_endpoints: None where no kernel can be asked.
     """
 
     families: Collection[Family]
@@ -41,6 +42,7 @@ class Sources(Struct, frozen=True, kw_only=True):
     requests: Requests | None = None
     watchers: Sequence[Watcher] = ()
     clock: Callable[[], float] = time.monotonic
+    no_endpoints: NoEndpointPackets | None = None
 
 
 Values = Mapping[tuple[str, ...], float | Histogram]

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from rules.compare import are_same_rules, deletion, is_same_element
-from rules.diff import Past, Plan, Programmed, Spare
+from rules.diff import Plan, Programmed
 from rules.dump import ChainState, SetState, TableState, hooked
 from rules.elements import Scheduler, ServicePort, element_key, index
 from rules.entry import ports_of
 from rules.layout import LAYOUTS, LOCAL, TICKET, Group, Layout, Network, Options, Ports
 from rules.numbering import Slots
 from rules.objects import OWNED, PERSIST, Chain, Family, Rule, Set
+from rules.past import Past, Spare
 from rules.tables import own
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, FlushChain, Operation
 
@@ -193,11 +194,14 @@ def _turn_number(layout: Layout, name: str) -> tuple[Ports, bool, int] | None:
 
 def _past(layout: Layout, found: TableState, groups: Iterable[Group], ports: Iterable[ServicePort]) -> Past:
     """What of the past decides what is made now."""
-    past = Past(set(groups), {}, {}, {}, {})
+    past = Past(set(groups))
     sticky = {kind: _sticky_slots(found.sets[kind.sticky_endpoints.name].elements) for kind in _kinds(layout)}
     used: dict[tuple[str, bool], set[int]] = defaultdict(set)
     for port in ports:
         kind, key = ports_of(layout, port.key), element_key(port.key)
+        counts = found.sets[kind.no_endpoints.name].elements.get(key)
+        if counts and is_same_element(AddElement(kind.no_endpoints, key, comment=port.name), counts):
+            past.counted.add(port.key)
         if port.timeout:
             for local in (False, True):
                 if slots := sticky[kind].get((key, local)):

@@ -11,44 +11,24 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from msgspec import Struct
+from msgspec import structs
 
 from rules.elements import ServicePort, address_of, element_key, index, is_node_port
 from rules.entry import Entry, elements, homes, identity, in_turn, lists, ports_of
 from rules.layout import LAYOUTS, Group, Layout, Ports
 from rules.numbering import Slots, place, place_sticky
 from rules.objects import Family, Rule, Set
+from rules.past import Past, Spare, Turn
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, FlushChain, Operation
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-Turn = tuple[str, bool, bytes]
-"""Which list of which service port has a chain of its own for round robin: (Ports.prefix, local, key)."""
-
-
-class Spare(Struct, frozen=True):
-    """Numbers of such chains that nobody has: below `made` they are there, and those in `free` are unused."""
-
-    made: int = 0
-    free: tuple[int, ...] = ()
-
-
-class Past(Struct, frozen=True):
-    """What of a table that was found decides what is made now.
-
-    groups: whose sets are there. numbers: of endpoints, with session affinity by (identity, local), without it (`seeds`)
-    by service key, all and local ones. turns and spare: of the chains of round robin.
-    """
-
-    groups: set[Group]
-    numbers: dict[tuple[int, bool], Slots]
-    seeds: dict[bytes, tuple[Slots, Slots]]
-    turns: dict[Turn, int]
-    spare: dict[tuple[str, bool], Spare]
+SWEPT: Final = 32
+"""More of the counters that nobody needs do not go with one change."""
 
 
 @dataclass(slots=True)
@@ -94,7 +74,7 @@ class Programmed:
 
     def __init__(self, family: Family, past: Past | None = None) -> None:
         """past: of the table that was found in the kernel; the first plan is to hold all that is in it."""
-        past = past or Past(set(), {}, {}, {}, {})
+        past = past or Past()
         self.layout: Layout = LAYOUTS[family]
         self.entries: dict[bytes, Entry] = {}
         self._counts: dict[tuple[str, bytes], int] = {}
@@ -104,6 +84,10 @@ class Programmed:
         self._spare = past.spare
         self._nodeport_ips: frozenset[bytes] = frozenset()
         self._seeds = past.seeds
+        self._was_counted = past.counted
+        self.unused: dict[bytes, Entry] = {}
+        """Entries with endpoints that are counted, and whose counters are known to say 0. Any thread may put other ones in
+        their place; plans take some of them out of the table."""
         self.sizes: dict[str, int] = Counter(element.set.name for element in self.turn_elements())
         """How many elements each set has that `plan` fills."""
 
@@ -118,6 +102,8 @@ class Programmed:
             if (old.port if old else None) != new:
                 plan.entries[key] = entry = self._change(key, old, new, plan, changes)
                 self._take_turns(key, old, entry, plan, changes)
+        if plan.entries:
+            self._stop_counting(plan, changes)
         if nodeport_ips is not None and nodeport_ips != self._nodeport_ips:
             plan.nodeport_ips = nodeport_ips
             for address in self._nodeport_ips - nodeport_ips:
@@ -138,7 +124,7 @@ class Programmed:
 
     def accept(self, plan: Plan) -> None:
         """The plan's operations are in the kernel."""
-        self._seeds = {}
+        self._seeds, self._was_counted = {}, set()
         _update(self.entries, plan.entries)
         _update(self._counts, plan.counts)
         for name, change in plan.sizes.items():
@@ -249,7 +235,7 @@ class Programmed:
         entry: Entry | None = None
         if new:
             stays = old if old and bool(old.port.timeout) == bool(new.timeout) else None
-            entry = self._number(new, stays, plan)
+            entry = Entry(new, *self._number(new, stays, plan), self._is_counted(old, new))
         bare = element_key(key)
         was, shall = lists(ports, old), lists(ports, entry)
         for where in {**was, **shall}:
@@ -263,13 +249,27 @@ class Programmed:
                     changes.count(*what, change)
         return entry
 
-    def _number(self, port: ServicePort, old: Entry | None, plan: Plan) -> Entry:
-        """Number the endpoints; those of one identity alike under all its keys."""
+    def _is_counted(self, old: Entry | None, new: ServicePort) -> bool:
+        """For as long as it is the same service port, from its first moment without endpoints on: nothing is lost."""
+        if new.is_refused:
+            return True
+        return old.is_counted and old.port.name == new.name if old else new.key in self._was_counted
+
+    def _stop_counting(self, plan: Plan, changes: _Changes) -> None:
+        """A Service is mostly without endpoints when it is made: in the end all would be counted."""
+        unused = self.unused
+        for _ in range(min(len(unused), SWEPT)):
+            key, entry = unused.popitem()
+            if self.entries.get(key) is entry and key not in plan.entries:
+                plan.entries[key] = structs.replace(entry, is_counted=False)
+                changes.delete(ports_of(self.layout, key).no_endpoints, element_key(key))
+
+    def _number(self, port: ServicePort, old: Entry | None, plan: Plan) -> tuple[Slots, Slots]:
+        """Number the endpoints, all and local ones; those of one identity alike under all its keys."""
         if not port.timeout:
             slots, local = (old.slots, old.local) if old else self._seeds.get(port.key, ((), ()))
-            return Entry(port, place(slots, port.endpoints), place(local, port.local))
-        return Entry(
-            port,
+            return place(slots, port.endpoints), place(local, port.local)
+        return (
             self._number_alike((port.identity, False), port.endpoints, plan),
             self._number_alike((port.identity, True), port.local, plan) if port.local_policy else (),
         )

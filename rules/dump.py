@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rules import expressions as e
@@ -26,12 +26,13 @@ from rules.netlink import (
     text,
 )
 from rules.objects import Chain, Family, Set, Table
-from rules.wire import CHAIN_POLICY_ACCEPT, CHAIN_TYPE, concatenated_type, data_type, set_flags
+from rules.wire import CHAIN_POLICY_ACCEPT, CHAIN_TYPE, NFTA_SET_EXPR, concatenated_type, data_type, set_flags
 
 
 @dataclass(slots=True)
 class SetState:
     """type and data_type: nft's numbers (data_type 0: no map). flags: NFTA_SET_FLAGS. elements: key -> (data, comment).
+    counts: whether each element counts packets.
 
     Of a range, the key is its first one, and the data its last one.
     """
@@ -40,15 +41,21 @@ class SetState:
     data_type: int
     flags: int = 0
     elements: dict[bytes, tuple[bytes, str]] = field(default_factory=dict)
+    counts: bool = False
 
     @classmethod
     def of(cls, set_: Set) -> SetState:
         """The empty set."""
-        return cls(concatenated_type(set_.key), data_type(set_), set_flags(set_))
+        return cls(concatenated_type(set_.key), data_type(set_), set_flags(set_), counts=set_.counts)
+
+    @property
+    def empty(self) -> SetState:
+        """The same without elements."""
+        return replace(self, elements={})
 
     def is_like(self, other: SetState) -> bool:
         """Whether the two are of one kind, whatever they hold."""
-        return (self.type, self.data_type, self.flags) == (other.type, other.data_type, other.flags)
+        return self.empty == other.empty
 
 
 Hooked = tuple[int, int, int, str]
@@ -126,7 +133,8 @@ def read_rules(replies: Iterable[Message], table: str) -> Iterator[tuple[str, tu
 def read_sets(replies: Iterable[Message], table: str) -> Iterator[tuple[str, SetState]]:
     """From the replies to GETSET, without elements."""
     for found in _of_table(replies, table):
-        yield _name(found[2]), SetState(_number(found, 4), _number(found, 6), _number(found, 3))
+        counts = _name(bytes(dict(attributes(found.get(NFTA_SET_EXPR, b""))).get(1, b""))) == e.Counter.NAME
+        yield _name(found[2]), SetState(_number(found, 4), _number(found, 6), _number(found, 3), counts=counts)
 
 
 def read_elements(replies: Iterable[Message], table: str) -> Iterator[tuple[bytes, tuple[bytes, str]]]:

@@ -40,8 +40,8 @@ class ServicePort(Struct, frozen=True, gc=False):
 
     key: what `service_key` or `node_port_key` gives.
     name: for people: "namespace/name:port".
-    endpoints: each what `endpoint` gives: 8 bytes or 20; no duplicates, at most MAX_ENDPOINTS. None: refused (which
-        for a clusterIP costs no element).
+    endpoints: each what `endpoint` gives: 8 bytes or 20; no duplicates, at most MAX_ENDPOINTS. None: refused, and
+        counted.
     hairpins: packed addresses of those endpoints that may be the sender itself.
     drop: where there are no endpoints (with `local_policy`: no `local` ones), drop instead of refusing.
     external: an external address; all traffic is masqueraded. Always so for a NodePort.
@@ -69,6 +69,11 @@ class ServicePort(Struct, frozen=True, gc=False):
     @property
     def family(self) -> Family:
         return family_of(self.key)
+
+    @property
+    def is_refused(self) -> bool:
+        """It has no endpoints anywhere."""
+        return not (self.endpoints or self.local or self.drop)
 
 
 def family_of(key: bytes) -> Family:

@@ -14,11 +14,14 @@ from rules.transaction import AddElement
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """A service port as it was wanted, and the numbers that its endpoints (and its local ones) have got."""
+    """A service port as it was wanted, and the numbers that its endpoints (and its local ones) have got.
+
+    is_counted: whether it has, or has had, no endpoints, so that packets that are refused for that are counted."""
 
     port: ServicePort
     slots: Slots
     local: Slots
+    is_counted: bool = False
 
 
 def ports_of(layout: Layout, key: bytes) -> Ports:
@@ -46,6 +49,8 @@ def homes(layout: Layout, ports: Ports, entry: Entry) -> Iterator[tuple[object, 
             yield found.name, found
     if port.drop:
         yield ports.dropped.name, ports.dropped
+    if entry.is_counted:
+        yield ports.no_endpoints.name, ports.no_endpoints
     if port.sources is not None:
         yield layout.guarded.name, layout.guarded
 

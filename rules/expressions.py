@@ -293,6 +293,14 @@ class DynamicSet(Expression):
 
 
 @dataclass(frozen=True, slots=True)
+class Counter(Expression):
+    """Counts packets. Stands in sets, where each element gets one of its own; in rules it is none of ours."""
+
+    NAME: ClassVar = "counter"
+    KERNEL_OPTION: ClassVar = "CONFIG_NFT_COUNTER"
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown(Expression):
     """An expression that this program never writes; met in a table that somebody else changed."""
 
@@ -333,31 +341,31 @@ _OTHERWISE: Final[dict[str, dict[int, bytes | None]]] = {
 """Attributes that we never send, and that make another expression of it when they are not this (None: not there)."""
 
 
-def encode(expression: Expression) -> bytes:
-    """NFTA_LIST_ELEM { NFTA_EXPR_NAME, NFTA_EXPR_DATA { ... } }."""
+def encode(expression: Expression, number: int = 1) -> bytes:
+    """NFTA_LIST_ELEM { NFTA_EXPR_NAME, NFTA_EXPR_DATA { ... } }; number: of another attribute that holds the same."""
     parts = []
-    for field, (number, wire) in expression.ATTRIBUTES.items():
+    for field, (which, wire) in expression.ATTRIBUTES.items():
         value: Any = getattr(expression, field)
         if value is None:
             continue
         match wire:
             case Wire.U32:
-                parts.append(u32(number, value))
+                parts.append(u32(which, value))
             case Wire.U8:
-                parts.append(attribute(number, bytes([value])))
+                parts.append(attribute(which, bytes([value])))
             case Wire.TEXT:
-                parts.append(text(number, value))
+                parts.append(text(which, value))
             case Wire.VALUE:
-                parts.append(nested(number, attribute(1, value)))
+                parts.append(nested(which, attribute(1, value)))
             case Wire.DATA if isinstance(value, bytes):
-                parts.append(nested(number, attribute(1, value)))
+                parts.append(nested(which, attribute(1, value)))
             case Wire.DATA:
                 code, chain = value
                 target = [text(2, chain)] if chain else []
-                parts.append(nested(number, nested(2, u32(1, code), *target)))
+                parts.append(nested(which, nested(2, u32(1, code), *target)))
             case Wire.U64:
-                parts.append(attribute(number, struct.pack(">Q", value)))
-    return nested(1, text(1, expression.NAME), nested(2, *parts))
+                parts.append(attribute(which, struct.pack(">Q", value)))
+    return nested(number, text(1, expression.NAME), nested(2, *parts))
 
 
 def decode(data: bytes | memoryview) -> Expression:

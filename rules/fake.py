@@ -14,6 +14,7 @@ from rules import expressions as e
 from rules.dump import ChainState, SetState, TableState, hooked
 from rules.errors import Failure, TransactionError
 from rules.objects import OWNER, PERSIST, Chain, Family, Set, Table, comment_text
+from rules.packet_counts import Counted
 from rules.transaction import (
     AddChain,
     AddElement,
@@ -59,7 +60,7 @@ class FakeReader:
 
     def sets(self, table: Table) -> Iterator[dict[str, SetState]]:
         sets = self._there(table).sets
-        return map(dict, self._pieces((name, SetState(s.type, s.data_type, s.flags)) for name, s in sets.items()))
+        return map(dict, self._pieces((name, state.empty) for name, state in sets.items()))
 
     def elements(self, set_: Set) -> Iterator[list[tuple[bytes, tuple[bytes, str]]]]:
         if set_.name not in self._there(set_.table).sets:
@@ -68,6 +69,12 @@ class FakeReader:
 
     def element(self, set_: Set, key: bytes) -> tuple[bytes, str] | None:
         return self._there(set_.table).sets[set_.name].elements.get(key)
+
+    def packets(self, set_: Set) -> dict[bytes, Counted]:
+        seen = self._kernel.packets
+        return {
+            key: (seen.get((set_, key), 0), comment) for piece in self.elements(set_) for key, (_, comment) in piece
+        }
 
     def _there(self, table: Table) -> TableState:
         if found := self._kernel.dump(table):
@@ -91,6 +98,8 @@ class FakeKernel:
         self._undo: list[Callable[[], object]] = []
         self.transactions = 0
         self.operations = 0
+        self.packets: dict[tuple[Set, bytes], int] = {}
+        """What elements of sets that count have counted: for who plays the packets."""
 
     def commit(self, operations: Sequence[Operation]) -> int:
         """As Kernel.commit: all or nothing, TransactionError, the number of bytes it would have sent."""
@@ -139,6 +148,7 @@ class FakeKernel:
             case DeleteTable(table):
                 self._table(table)
                 self._pop(self._tables, (table.family, table.name))
+                self._forget_packets([one for one in self.packets if one[0].table == table])
             case AddChain(chain):
                 chains = self._table(chain.table).chains
                 if chain.name not in chains:
@@ -162,6 +172,7 @@ class FakeKernel:
                 if operation.key not in elements:
                     raise _Refused(errno.ENOENT)
                 self._pop(elements, operation.key)
+                self._forget_packets([(operation.set, operation.key)])
 
     def _add_table(self, table: Table) -> None:
         if table.flags & PERSIST and not self.can_own:
@@ -233,6 +244,11 @@ class FakeKernel:
             return self._table(set_.table).sets[set_.name]
         except KeyError:
             raise _Refused(errno.ENOENT) from None
+
+    def _forget_packets(self, counted: Iterable[tuple[Set, bytes]]) -> None:
+        for one in counted:
+            if one in self.packets:
+                self._pop(self.packets, one)
 
     def _put(self, where: dict[K, V], key: K, value: V) -> None:
         where[key] = value

@@ -148,7 +148,7 @@ class Group:
         numbers = [2**self.band] * (DRAWS if self.band > 1 else 1)
         numbers += [2 ** (self.band - 1)] if self.band > 1 else []
         draws = self._tickets(numbers) if self.timeout else self._hashes(numbers)
-        yield _filled(Chain(self.ports.table, self.name), *draws, (goto("refuse"),))
+        yield _filled(Chain(self.ports.table, self.name), *draws, (goto(self.ports.refuse.name),))
         yield _filled(self.ports.pick_special(self.local), (InSet(self.services), goto(self.name)))
 
     def _tickets(self, numbers: list[int]) -> Iterator[Statements]:
@@ -221,6 +221,12 @@ class Ports:
         return Set(self.table, f"{self.prefix}dropped", self.key, comment=comment)
 
     @cached_property
+    def no_endpoints(self) -> Set:
+        """Asked for what nothing else was found for; so those that get endpoints may stay in it, with their counts."""
+        comment = "service ports that have, or once had, no endpoints, and how many packets were refused for that"
+        return Set(self.table, f"{self.prefix}no-endpoints", self.key, comment=comment, counts=True)
+
+    @cached_property
     def endpoints(self) -> Set:
         return Set(
             self.table,
@@ -288,6 +294,7 @@ class Ports:
             *self.services,
             *self.local_services,
             self.dropped,
+            self.no_endpoints,
             self.endpoints,
             self.affinity,
             self.sticky_endpoints,
@@ -296,6 +303,10 @@ class Ports:
         )
 
     # Chains.
+
+    @property
+    def refuse(self) -> Chain:
+        return Chain(self.table, f"{self.prefix}no-endpoints", comment="refuses, and counts it for service ports")
 
     def pick(self, local: bool) -> Chain:
         return Chain(self.table, f"{self.prefix}pick{'-local' if local else ''}")
@@ -308,6 +319,7 @@ class Ports:
 
     def rules(self) -> Iterator[tuple[Chain, list[Rule]]]:
         """`pick` and `pick-local` and what they lead to: never back."""
+        yield _filled(self.refuse, (InSet(self.no_endpoints), goto("refuse")), (goto("refuse"),))
         for local in (False, True):
             tickets = tickets_of(self.table, local)
             yield _filled(
@@ -321,7 +333,7 @@ class Ports:
             pick = self.pick(local)
             for i in range(BANDS):
                 draws = self._draws(i, LOCAL if local else 0)
-                yield _filled(Chain(self.table, f"{pick.name}-{2**i}"), *draws, (goto("refuse"),))
+                yield _filled(Chain(self.table, f"{pick.name}-{2**i}"), *draws, (goto(self.refuse.name),))
             bands = self.local_services if local else self.services
             first = LOCAL if local else 0
             yield _filled(
@@ -333,7 +345,7 @@ class Ports:
                 (DnatByIndex(self.endpoints, 1, first),),
                 (ShowMapped(self.affinity), jump(self.use_ticket(local).name)),
                 (ShowNumber(TICKET | first), DnatByTicket(self.sticky_endpoints)),
-                (goto("refuse"),),
+                (goto(self.refuse.name),),
             )
 
     def _draws(self, i: int, offset: int) -> Iterator[Statements]:

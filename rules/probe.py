@@ -108,7 +108,8 @@ def features(layout: Layout) -> Iterator[tuple[Operation, str, str]]:
     for hook in (PREROUTING, OUTPUT, POSTROUTING):
         yield AddChain(Chain(table, hook.name, hook)), f"nat chains at {hook.name}", "CONFIG_NFT_NAT"
     for set_, what in sets(layout):
-        yield AddSet(replace(set_, table=table)), what, CORE
+        option = e.Counter.KERNEL_OPTION if set_.counts else CORE
+        yield AddSet(replace(set_, table=table)), what, option
     turns = replace(layout.addresses.turns(False), table=table)
     yield AddElement(turns, bytes(turns.key_size), chain.name.encode()), "elements that lead to a chain", CORE
     sources = replace(layout.allowed_sources, table=table)
@@ -126,6 +127,7 @@ def sets(layout: Layout) -> list[tuple[Set, str]]:
         (layout.cluster_ips, "sets"),
         (layout.guarded, "sets of concatenations"),
         (layout.allowed_sources, "sets of ranges of concatenations"),
+        (layout.addresses.no_endpoints, "sets whose elements count"),
         (layout.addresses.endpoints, "maps of concatenations"),
         (layout.addresses.turns(False), "maps of verdicts"),
         (tickets_of(layout.table, False), "maps that packets change, with timeouts"),

@@ -41,6 +41,7 @@ from rules.netlink import (
     messages,
 )
 from rules.objects import Set, Table
+from rules.packet_counts import Counted, read_packets
 
 
 class Reader(Protocol):
@@ -60,6 +61,8 @@ class Reader(Protocol):
     def elements(self, set_: Set) -> Iterator[list[tuple[bytes, Found]]]: ...
 
     def element(self, set_: Set, key: bytes) -> Found | None: ...
+
+    def packets(self, set_: Set) -> dict[bytes, Counted]: ...
 
 
 class TableReader:
@@ -112,6 +115,12 @@ class TableReader:
             return next((found for one, found in read_elements(replies, set_.table.name) if one == key), None)
         except FileNotFoundError:
             return None
+
+    def packets(self, set_: Set) -> dict[bytes, Counted]:
+        """Of a set that counts, by key. As `elements`, some may be left out."""
+        table = set_.table
+        request = dump_request(GETSETELEM, table.family, self._next(), table.name, set_.name)
+        return {key: found for piece in self._ask(request) for key, found in read_packets(piece, set_)}
 
     def _all(self, request: bytes) -> list[Message]:
         return [reply for piece in self._ask(request) for reply in piece]

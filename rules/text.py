@@ -63,6 +63,8 @@ def _set(set_: Set, elements: list[AddElement]) -> Iterator[str]:
         yield f"{INDENT * 2}size {set_.dynamic}"
     if set_.dynamic or set_.interval:
         yield f"{INDENT * 2}flags {'dynamic,timeout' if set_.dynamic else 'interval'}"
+    if set_.counts:
+        yield f"{INDENT * 2}counter"
     yield from _comment(set_.comment, INDENT * 2)
     if elements:
         yield f"{INDENT * 2}elements = {{"

@@ -55,6 +55,7 @@ from rules.transaction import (
 MAX_ELEMENTS_BYTES: Final = 65_000
 NFT_SET_INTERVAL, NFT_SET_MAP, NFT_SET_TIMEOUT, NFT_SET_EVAL, NFT_SET_CONCAT = 0x4, 0x8, 0x10, 0x20, 0x80
 NFT_DATA_VERDICT: Final = 0xFFFFFF00
+NFTA_SET_EXPR: Final = 17
 CHAIN_POLICY_ACCEPT: Final = 1
 CHAIN_TYPE: Final = "nat"
 
@@ -191,6 +192,8 @@ def _set_body(set_: Set, number: int) -> bytes:
         body += nested(9, u32(1, set_.dynamic))
     if set_.interval:
         body += nested(9, nested(2, *(nested(1, u32(1, part.exact_size)) for part in set_.key)))
+    if set_.counts:
+        body += e.encode(e.Counter(), NFTA_SET_EXPR)
     return body + attribute(13, userdata.of_set(set_))
 
 

@@ -247,7 +247,7 @@ def test_what_is_no_table_of_this_release_has_to_be_replaced(world: tuple[Any, S
 
 def test_a_table_of_an_earlier_release_has_to_be_replaced(world: tuple[Any, State]) -> None:
     kernel, _ = world
-    for missing in ("endpoints", "hairpins"):
+    for missing in ("endpoints", "hairpins", "no-endpoints"):
         found = kernel.dump(V4.table)
         sets = {name: set_ for name, set_ in found.sets.items() if name != missing}
         assert adopt(Family.IPV4, TableState(sets, found.chains), Options(), (), {}, frozenset()) is None

@@ -111,7 +111,15 @@ CHANGES: dict[str, tuple[Callable[[], list[Event]], int | None]] = {
     "an endpoint leaves": (lambda: [pods(10), pods(9)], 1),
     "an endpoint in the middle leaves": (lambda: [pods(10), unready(4)], 3),
     "the count passes a power of two": (lambda: [pods(16), pods(17)], 3),
-    "the last endpoint leaves": (lambda: [pods(1), pods(0)], 2),
+    "the last endpoint leaves": (lambda: [pods(0), pods(1), pods(0)], 2),
+    "the last endpoint leaves for the first time": (
+        lambda: [
+            Put(cluster.endpoint_slice(20_002, [1])),
+            Put(cluster.service(20_002)),
+            Put(cluster.endpoint_slice(20_002, [])),
+        ],
+        3,  # from now on, what is refused is counted
+    ),
     "the first endpoint comes": (lambda: [pods(0), pods(1)], 2),
     "a Service comes": (
         lambda: [Put(cluster.endpoint_slice(20_000, [1, 2])), Put(cluster.service(20_000))],
@@ -125,8 +133,8 @@ CHANGES: dict[str, tuple[Callable[[], list[Event]], int | None]] = {
         ],
         4,
     ),
-    "a slice goes": (lambda: [pods(10), Delete(ENDPOINT_SLICE, "default", "service-3-abcde")], 11),
-    "a port is renamed": (lambda: [Put(cluster.service(5)), renamed()], 11),
+    "a slice goes": (lambda: [pods(0), pods(10), Delete(ENDPOINT_SLICE, "default", "service-3-abcde")], 11),
+    "a port is renamed": (lambda: [Put(cluster.service(5)), renamed()], 12),  # and so has no endpoints
     "a ServiceCIDR comes": (lambda: [cidrs(), cidrs("10.96.0.0/12")], 3),
     "a Service with every feature comes": (lambda: featured("Cluster"), None),
     "an endpoint of a Service with every feature leaves": (

@@ -66,7 +66,8 @@ def new_kernel() -> Kernel:
 
 def content(state: TableState | None) -> Content:
     """The table's elements, without what depends on the history: which number an endpoint has, and with session
-    affinity which numbers there are. What must hold of the numbers is checked."""
+    affinity which numbers there are; which service ports once had no endpoints. What must hold of the numbers is
+    checked."""
     assert state is not None
     return _settled({name: dict(set_.elements) for name, set_ in state.sets.items()}, state.chains)
 
@@ -74,8 +75,15 @@ def content(state: TableState | None) -> Content:
 def _settled(found: Content, chains: Mapping[str, ChainState]) -> Content:
     sticky = re.compile(r"(.*sticky)-(\d+)-(for-\d+s)")
     counts = {}
-    for name in [name for name in found if name.endswith("endpoints")]:
+    uncounted = [name for name in found if name.endswith("endpoints") and not name.endswith("no-endpoints")]
+    for name in uncounted:
         found[name] = _by_service_port({key: data for key, (data, _) in found[name].items()}, "sticky" in name, counts)
+    for prefix in ("", "nodeport-"):
+        found[f"{prefix}no-endpoints"] = {
+            key: element
+            for key, element in found[f"{prefix}no-endpoints"].items()
+            if not (counts.keys() & {(key, False), (key, True)} or key in found[f"{prefix}dropped"])
+        }
     for name in [name for name in found if sticky.match(name)]:
         base, bound, timeout = sticky.match(name).groups()  # type: ignore[union-attr]
         for key, element in found.pop(name).items():

@@ -96,7 +96,14 @@ def test_damage_is_undone(batches: list[list[Event]], seed: int, count: int) -> 
     check(world.kernel, world.cluster)
     for family, layout in LAYOUTS.items():
         after = copy(world.kernel.dump(layout.table))
-        assert {n: c.rules for n, c in after.chains.items()} == {n: c.rules for n, c in before[family].chains.items()}
+        assert rules_in_use(after) == rules_in_use(before[family])
+
+
+def rules_in_use(table: TableState) -> dict[str, Any]:
+    """Without those of round robin's chains that no service port has any more."""
+    maps = [set_ for name, set_ in table.sets.items() if name.endswith("round-robin")]
+    led = {chain.decode() for set_ in maps for chain, _ in set_.elements.values()}
+    return {name: chain.rules for name, chain in table.chains.items() if "turn-" not in name or name in led}
 
 
 def test_a_table_that_is_gone_comes_back() -> None:
@@ -296,8 +303,8 @@ def test_udp_flows_are_looked_at_after_a_mend() -> None:
     world.kernel.commit([DeleteTable(V4.table)])
     told.clear()
     world.handle(TablesTouched((Touched(Family.IPV4, is_rebuilt=True),)))
-    [done] = [done for done in told if done.everything]
-    assert done.ports == world.agent.state.everything()
+    assert [change.key for done in told for change in done.udp if change.usable] == [key]
+    assert not any(done.everything for done in told)  # what is there is what was there
     told.clear()
     world.handle(TablesTouched((Touched(Family.IPV4, elements={("cluster-ips", bytes([10, 96, 0, 9])): (b"", "")}),)))
     assert not any(done.udp or done.everything for done in told)  # nothing was wrong

@@ -72,7 +72,7 @@ def check(agent: Agent, kernel: FakeKernel) -> None:
         told = {name: size for name, size in programmed.sizes.items() if size}
         there = {name: len(state.elements) for name, state in table.sets.items() if state.elements}
         assert told == {name: size for name, size in there.items() if name in programmed.sizes}
-        in_use = [name for name, size in told.items() if "endpoints" in name and size]
+        in_use = [name for name in told if name.endswith("endpoints") and not name.endswith("no-endpoints")]
         assert bool(in_use) == any(entry.port.endpoints or entry.port.local for entry in programmed.entries.values())
 
 

@@ -1,7 +1,7 @@
 """What tables say, as facts that compare: read from the kernel, or made of service ports. Pure.
 
 Without what depends on the history: the numbers of endpoints, the bands of service ports with session affinity, the
-names of chains. What must hold of those is checked.
+names of chains, which service ports once had no endpoints. What must hold of those is checked.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ GATES: Final = ("external", "external-local")
 CLUSTER_IPS, EXTERNAL_IPS, HAIRPINS, NODEPORT_IPS = "cluster-ips", "external-ips", "hairpins", "nodeport-ips"
 SHARED: Final = (CLUSTER_IPS, EXTERNAL_IPS, HAIRPINS, NODEPORT_IPS)
 TICKETS: Final = ("tickets", "local-tickets")
+COUNTED: Final = "no-endpoints"
 PREFIX: Final = "nodeport-"
 _STICKY: Final = re.compile(r"((?:local-)?sticky)-(\d+)-(for-\d+s)")
 
@@ -95,7 +96,7 @@ def describe(key: Key) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _of_port(port: ServicePort) -> dict[Key, frozenset[Fact]]:
-    """Not to be changed. A service port without any fact is one that refuses: it has no place in the tables."""
+    """Not to be changed."""
     sets: dict[str, dict[bytes, tuple[bytes, str]]] = {}
     chains: dict[str, ChainState] = {}
     for operation in scratch(port.family, [port]).operations:
@@ -132,7 +133,15 @@ def _ports(
                 found.setdefault(key, []).append((base, generator.modulus))
             else:
                 found.setdefault(key, []).append((base, whole[size:], data, comment))
-    return {key: frozenset(_settled(key, fact, lists) for fact in facts) for key, facts in found.items()}
+    return {
+        key: frozenset(_settled(key, fact, lists) for fact in facts if fact[0] != COUNTED or not _leads_on(facts))
+        for key, facts in found.items()
+    }
+
+
+def _leads_on(facts: Iterable[Fact]) -> bool:
+    """Whether it has endpoints somewhere: then it depends on the history whether it is counted."""
+    return any(fact[0] in ("endpoints", "sticky-endpoints", "dropped") for fact in facts)
 
 
 def _settled(key: Key, fact: Fact, lists: Mapping[tuple[Key, bool], Mapping[int, bytes]]) -> Fact:

@@ -1,0 +1,157 @@
+"""Packets for service ports without endpoints, as the kernel counts them, told by namespace, Service, port and protocol.
+
+The kernel has a counter for each address and NodePort (rules.layout.Ports.no_endpoints), and it is the truth: it goes on
+when this process does not. What is kept here is what makes sums of those counters only grow while service ports
+lose addresses, or somebody else's doing makes counters begin anew.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+from msgspec import Struct
+
+from proxy.measures import Labels
+from rules.diff import Programmed
+from rules.elements import ServicePort, family_of
+from rules.entry import Entry
+from rules.errors import KernelUnreachable
+from rules.objects import PROTOCOL_NAMES, Family, comment_text
+from rules.packet_counts import Counted
+from rules.table_reader import Reader
+
+LOG = structlog.get_logger()
+
+MOST_ZEROS: Final = 1000
+"""Where more service ports without endpoints have had no packets, those are not told: 0.01 ms each."""
+
+
+class _Seen(Struct):
+    """comment: the element's, which names the service port. packets: since the element was made."""
+
+    comment: str
+    labels: Labels
+    packets: int
+
+
+class NoEndpointPackets:
+    """For one thread, which need not be the agent's. open_reader: called there when it is needed."""
+
+    def __init__(self, open_reader: Callable[[], Reader]) -> None:
+        self._open = open_reader
+        self._reader: Reader | None = None
+        self._seen: dict[bytes, _Seen] = {}
+        self._gone: dict[Labels, int] = {}
+        self._idle: dict[Family, dict[bytes, Entry]] = {}
+        self._is_failing = False
+
+    def read(self, tables: Mapping[Family, Programmed]) -> dict[Labels, int]:
+        """The numbers now; if the kernel cannot be read, those of the last time.
+
+        By (namespace, Service, port's name, protocol): of service ports that have had such packets, and of those that have
+        no endpoints now.
+        """
+        for programmed in tables.values():
+            found = self._found(programmed)
+            if found is not None:
+                self._note(programmed, found)
+                programmed.unused = self._unused(programmed, found)
+        totals = self._carried_over()
+        for seen in self._seen.values():
+            if seen.packets:
+                totals[seen.labels] = totals.get(seen.labels, 0) + seen.packets
+        return totals | self._zeros(tables, totals)
+
+    def _carried_over(self) -> dict[Labels, int]:
+        """What service ports that are still there have of counters that are gone."""
+        if self._gone:
+            there = {seen.labels for seen in self._seen.values()}
+            self._gone = {labels: count for labels, count in self._gone.items() if labels in there}
+        return dict(self._gone)
+
+    def _zeros(self, tables: Mapping[Family, Programmed], totals: Mapping[Labels, int]) -> dict[Labels, int]:
+        zeros: dict[Labels, int] = {}
+        for key, seen in self._seen.items():
+            if not seen.packets and _is_refused(tables, key) and seen.labels not in totals:
+                zeros[seen.labels] = 0
+                if len(zeros) > MOST_ZEROS:
+                    return {}
+        return zeros
+
+    def _found(self, programmed: Programmed) -> dict[bytes, Counted] | None:
+        """By service key; None: it cannot be read."""
+        layout = programmed.layout
+        try:
+            self._reader = self._reader or self._open()
+            found = self._reader.packets(layout.addresses.no_endpoints)
+            node_ports = self._reader.packets(layout.node_ports.no_endpoints)
+        except (KernelUnreachable, OSError, ValueError, LookupError, struct.error) as error:
+            if self._reader:
+                self._reader.close()
+                self._reader = None
+            if not self._is_failing:
+                self._is_failing = True
+                LOG.warning(
+                    "no_endpoint_packets_unreadable",
+                    cause=str(error),
+                    then="the metric stays as it is, and the next scrape tries again",
+                )
+            return None
+        self._is_failing = False
+        family = bytes((layout.family,))
+        return found | {family + key: counted for key, counted in node_ports.items()}
+
+    def _note(self, programmed: Programmed, found: Mapping[bytes, Counted]) -> None:
+        for key, (packets, comment) in found.items():
+            seen = self._seen.get(key)
+            if seen is None or seen.comment != comment:
+                entry = programmed.entries.get(key)
+                if entry is None or comment_text(entry.port.name) != comment:
+                    continue  # it is another one's by now, or nobody's
+                self._forget(key)
+                self._seen[key] = _Seen(comment, _labels(entry.port), packets)
+            else:
+                if packets < seen.packets:  # the element was made anew
+                    self._carry_over(seen)
+                seen.packets = packets
+        family = programmed.layout.family
+        for key in [key for key in self._seen.keys() - found.keys() if family_of(key) is family]:
+            # While the kernel makes room for more elements, it leaves some out.
+            entry = programmed.entries.get(key)
+            if entry is None or not entry.is_counted or comment_text(entry.port.name) != self._seen[key].comment:
+                self._forget(key)
+
+    def _forget(self, key: bytes) -> None:
+        seen = self._seen.pop(key, None)
+        if seen:
+            self._carry_over(seen)
+
+    def _carry_over(self, seen: _Seen) -> None:
+        if seen.packets:
+            self._gone[seen.labels] = self._gone.get(seen.labels, 0) + seen.packets
+
+    def _unused(self, programmed: Programmed, found: Mapping[bytes, Counted]) -> dict[bytes, Entry]:
+        """Those that have endpoints, and had them at the last look, too, and no packet was refused before."""
+        idle: dict[bytes, Entry] = {}
+        for key, (packets, _) in found.items():
+            entry = None if packets else programmed.entries.get(key)
+            if entry and entry.is_counted and not entry.port.is_refused:
+                idle[key] = entry
+        before = self._idle.get(programmed.layout.family, {})
+        self._idle[programmed.layout.family] = idle
+        return {key: entry for key, entry in idle.items() if before.get(key) is entry}
+
+
+def _is_refused(tables: Mapping[Family, Programmed], key: bytes) -> bool:
+    programmed = tables.get(family_of(key))
+    entry = programmed.entries.get(key) if programmed else None
+    return entry is not None and entry.port.is_refused
+
+
+def _labels(port: ServicePort) -> Labels:
+    namespace, _, rest = port.name.partition("/")
+    service, _, name = rest.partition(":")
+    return namespace, service, name, PROTOCOL_NAMES.get(port.key[-8], str(port.key[-8]))
