@@ -29,6 +29,7 @@ ASKED = (
     ("search: a name", "/status/services", "q=service-012"),
     ("search: an address", "/status/services", "q=10.96.4.210"),
     ("search: an endpoint", "/status/services", "q=10.128.9.9"),
+    ("search: a beginning", "/status/services", "q=10.2"),
     ("search: a port", "/status/services", "q=30080"),
     ("search: nothing", "/status/services", "q=nowhere"),
     ("without endpoints", "/status/services", "show=no-endpoints"),

@@ -84,7 +84,9 @@ class Connection:
             import urllib3
 
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # say it once, and in our own log
-            log.warning("api_certificate_not_verified", server=self.server, cause="insecure-skip-tls-verify is set")
+            remedy = "set certificate-authority instead"
+            cause = "insecure-skip-tls-verify is set"
+            log.warning("api_certificate_not_verified", server=self.server, cause=cause, remedy=remedy)
 
     @property
     def files(self) -> list[str]:

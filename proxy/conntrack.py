@@ -163,7 +163,7 @@ class Conntrack:
         failure = f"{type(error).__name__}: {error}"
         if failure != self._failure:  # not again with each try
             remedy = remedy_for(error)
-            LOG.error("udp_flows_not_forgotten", error=failure, remedy=remedy, next=f"retry every {RETRY_SECONDS:g} s")
+            LOG.error("udp_flows_not_forgotten", error=failure, remedy=remedy, then=f"retry every {RETRY_SECONDS:g} s")
         self._failure = failure
 
 

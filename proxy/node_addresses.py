@@ -106,12 +106,12 @@ class AddressSource:
         true. Returns whether that is (still) so."""
         waiting, overrun = monitor.read()
         if overrun:
-            LOG.info("address_messages_missed", next="read all addresses again")
+            LOG.info("address_messages_missed", then="read all addresses again")
         if missed or overrun:
             try:
                 self._entries = read_all()
             except OSError as error:
-                LOG.warning("addresses_unreadable", cause=error.strerror, next=f"again in {RETRY_MS} ms")
+                LOG.warning("addresses_unreadable", cause=error.strerror, then=f"again in {RETRY_MS} ms")
                 return True
         else:
             for message in waiting:

@@ -14,11 +14,11 @@ LOG = structlog.get_logger()
 def report(problems: Iterable[Problem]) -> None:
     """Log each."""
     for problem in problems:
+        name = f"{problem.namespace}/{problem.name}" if problem.namespace else problem.name
         LOG.warning(
             "object_left_out",
             kind=problem.kind,
-            namespace=problem.namespace,
-            name=problem.name,
+            object=f"{problem.kind} {name}",
             reason=problem.reason,
             remedy="mend the object; it is read again when it changes",
         )

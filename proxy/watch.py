@@ -272,7 +272,9 @@ class Watcher:
     def _leave_out(self, bad: BadObject, known: dict[tuple[str, str], str]) -> None:
         key = (bad.namespace, bad.name)
         if known.get(key) != bad.reason:
-            self._log.warning("object_left_out", namespace=bad.namespace, name=bad.name, reason=bad.reason)
+            name = f"{bad.namespace}/{bad.name}" if bad.namespace else bad.name
+            remedy = "mend the object; it is read again when it changes"
+            self._log.warning("object_left_out", object=f"{bad.kind} {name}", reason=bad.reason, remedy=remedy)
         self.left_out[key] = bad.reason
 
     def _leave_empty(self) -> None:

@@ -118,6 +118,8 @@ def by_definition(layout: Layout, state: State) -> dict[str, dict[Any, Any]]:
             sets["endpoints"][key, False] = frozenset(port.endpoints)
         elif port.drop:
             sets["dropped"][key] = (b"", port.name)
+        else:
+            sets["no-endpoints"][key] = (b"", port.name)
     return sets
 
 
@@ -524,7 +526,7 @@ def test_a_chain_that_was_flushed_does_not_disturb() -> None:
 
 
 def left_out(logs: Sequence[Any]) -> list[str]:
-    return [log["name"] for log in logs if log["event"] == "object_left_out"]
+    return [log["object"].partition("/")[2] for log in logs if log["event"] == "object_left_out"]
 
 
 def test_a_problem_is_logged_once_and_again_when_it_is_another() -> None:

@@ -716,7 +716,7 @@ def test_each_problem_is_one_event_and_the_others_work(namespace: Namespace, bad
     reasons: dict[str, list[str]] = {}
     for event in problems:
         if event["event"] in ("object_left_out", "manifest_object_bad"):
-            reasons.setdefault(event.get("name") or event["object"].partition("/")[2], []).append(event["reason"])
+            reasons.setdefault(event["object"].partition("/")[2], []).append(event["reason"])
     assert reasons.keys() == REPORTED.keys(), done.err
     for object_name, [reason] in reasons.items():
         assert REPORTED[object_name] in reason
@@ -740,7 +740,7 @@ def test_more_endpoints_than_there_is_room_for(namespace: Namespace, manifests: 
     done = run("run", "--once", "--manifests", manifests, namespace=namespace)
     assert done.code == 0, done.err
     [problem] = done.of("object_left_out")
-    assert problem["name"] == "good" and "70002 endpoints; only 65536 are used" in problem["reason"]
+    assert problem["object"] == "Service default/good" and "70002 endpoints; only 65536 are used" in problem["reason"]
     state = namespace.kernel.dump(LAYOUTS[Family.IPV4].table)
     assert state is not None
     assert len(state.sets["endpoints"].elements) == 65536

@@ -7,14 +7,13 @@ import re
 import shutil
 import subprocess
 import threading
-import tomllib
 from pathlib import Path
 
 import kubernetes_validate
 import pytest
 import yaml
 
-from proxy import event_object, sysctls
+from proxy import __version__, event_object, sysctls
 from proxy.apiserver import Reply
 from proxy.config import load_config
 from proxy.node_events import EventRecorder
@@ -75,6 +74,7 @@ def test_every_file_is_part_of_something() -> None:
         [content] = kustomize.documents(overlay / "kustomization.yaml")
         names = [*content["resources"], *(patch["path"] for patch in content.get("patches", ()))]
         used |= {overlay / "kustomization.yaml", *((overlay / name).resolve() for name in names)}
+    used |= set((DEPLOY / "monitoring").iterdir())  # for Prometheus and Grafana: tests/test_monitoring.py
     assert {path for path in DEPLOY.rglob("*") if path.is_file()} <= used
 
 
@@ -90,8 +90,7 @@ def test_names(overlay: Path) -> None:
 
 @overlays
 def test_the_image_is_of_this_version(overlay: Path) -> None:
-    version = tomllib.loads((container.REPO / "pyproject.toml").read_text())["project"]["version"]
-    assert container.container(daemonset(kustomize.render(overlay)))["image"] == f"kube-proxy-nft:{version}"
+    assert container.container(daemonset(kustomize.render(overlay)))["image"] == f"kube-proxy-nft:{__version__}"
 
 
 # Rights: what the code asks for, and nothing else.

@@ -13,6 +13,7 @@ from proxy.events import Delete, TablesTouched
 from proxy.measures import COMMIT_BOUNDS, Histogram
 from proxy.status import look, services
 from proxy.status.history import LENGTH, STEP, Ring
+from proxy.status.search import find, words
 from proxy.status.view import SILENT_SECONDS
 from rules.changes import Touched
 from rules.errors import Failure, TransactionError
@@ -113,6 +114,32 @@ def test_search(world: StatusWorld, query: str, names: list[str]) -> None:
 )
 def test_what_only_looks_like_an_address_finds_nothing_and_breaks_nothing(world: StatusWorld, query: str) -> None:
     assert not set(found(world, query)) - {"web", "dns"}
+
+
+@pytest.mark.parametrize("beginning", ["10.2", "10.", "172.16.9", "1.0", "7.00", "9.256", "255.255.2"])
+def test_the_beginning_of_an_address_is_a_few_ranges(beginning: str) -> None:
+    """What is compared with each of a hundred thousand addresses has to be little."""
+    [word] = words(beginning)
+    assert len(word.ranges) <= 3 and list(word.ranges) == sorted(word.ranges)
+    *whole, _ = beginning.split(".")
+    for number in range(256):
+        address = bytes([*map(int, whole), number, *bytes(3 - len(whole))])
+        fits = any(first <= address <= end for first, end in word.ranges)
+        assert fits == (".".join(map(str, address)) + ".").startswith(beginning), address
+
+
+def test_a_search_takes_a_word_at_a_time(world: StatusWorld) -> None:
+    asked: list[str] = []
+
+    def slices() -> list[Any]:
+        asked.append("slices")
+        return list(look.slices(world.agent.state))
+
+    everything = look.services(world.agent.state)
+    assert find(everything, words("udp web 10.96."), slices) == []
+    assert find(everything, words("udp dns"), slices)
+    assert not asked, "only addresses need endpoints, and only where something is left to be found"
+    assert find(everything, words("udp 10.96."), slices) and asked == ["slices"]
 
 
 def test_a_service_with_its_endpoints(world: StatusWorld) -> None:

@@ -571,7 +571,7 @@ def test_an_object_that_cannot_be_read_is_deleted_and_logged_once() -> None:
     _, *puts = batches(did)
     assert [shape(event) for events in puts for event in events] == [("put", "web4"), *[("delete", "web4")] * 3]
     (entry,) = [entry for entry in logs if entry["event"] == "object_left_out"]
-    assert (entry["kind"], entry["namespace"], entry["name"]) == (SERVICE, "default", "web4")
+    assert (entry["kind"], entry["object"]) == (SERVICE, "Service default/web4")
     assert "$.spec.ports" in entry["reason"]
     assert left_out == [0, 0, 1, 1, 0]
     assert did[-1] == ("watch", "223")  # the version of an object that cannot be read counts, too: no loop
@@ -594,7 +594,7 @@ def test_a_bad_object_in_a_list_is_logged_once_over_lists(streams: bool) -> None
         script = Script(Said(*spoiled), Said(GONE), Said(*spoiled), streams=streams)
         did = script.run()
     assert [len(names(batch)) for batch in batches(did)] == [3, 3]
-    assert [entry["name"] for entry in logs if entry["event"] == "object_left_out"] == ["web1"]
+    assert [entry["object"] for entry in logs if entry["event"] == "object_left_out"] == ["Service default/web1"]
     assert script.watcher.left_out.keys() == {("default", "web1")}
     assert script.watcher.relists == 1
 

@@ -112,5 +112,6 @@ def _addresses() -> set[bytes]:
     try:
         return set().union(*interfaces.addresses().values())
     except (OSError, ValueError) as error:
-        LOG.warning("not_read", what="the addresses of this node's interfaces", cause=str(error))
+        remedy = "NodePorts may be missing from the answer: run it on the node, as root"
+        LOG.warning("not_read", what="the addresses of this node's interfaces", cause=str(error), remedy=remedy)
         return set()

@@ -119,7 +119,10 @@ class TakeOver:
             left = end - self._edge.clock()
             if left <= 0:
                 LOG.warning(
-                    "ipvs_connections_cut", connections=active, cause=f"still there after {self._drain_seconds:g} s"
+                    "ipvs_connections_cut",
+                    connections=active,
+                    cause=f"still there after {self._drain_seconds:g} s",
+                    then="IPVS's virtual servers are removed",
                 )
                 break
             if not told:
@@ -144,7 +147,8 @@ class TakeOver:
         for note in planned.notes:
             LOG.info("take_over_note", what=note.what, remedy=note.why)
         for unread in planned.unread:
-            LOG.warning("take_over_unread", what=unread.what, cause=unread.cause)
+            remedy = "see by hand whether something is left there"
+            LOG.warning("take_over_unread", what=unread.what, cause=unread.cause, remedy=remedy)
         for failure in failed:
             remedy = "run `kube-proxy-nft cleanup --kube-proxy` on the node"
             LOG.error("take_over_failed", what=failure.what, error=failure.cause, remedy=remedy)

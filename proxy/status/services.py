@@ -14,7 +14,7 @@ from proxy.policy import Candidate, gather
 from proxy.services import UNDATED, Name, PortInfo, Scope, ServiceInfo
 from proxy.status import look
 from proxy.status.report import EndpointShown, RejectedPage, ServiceDetail, ServicePage, ServiceRow, Ways
-from proxy.status.search import fit, words
+from proxy.status.search import find, words
 from rules.elements import Scheduler, ServicePort, describe_key, family_of
 from rules.elements import endpoint as packed_endpoint
 
@@ -32,15 +32,10 @@ INTERNAL, EXTERNAL = "internalTrafficPolicy", "externalTrafficPolicy"
 def page(agent: Agent, query: str, show: str = "all", number: int = 1) -> ServicePage:
     """Those that fit, in the order of names. number: from 1; beyond the last one: the last one."""
     state, wanted = agent.state, words(query)
-    # Endpoints are looked at only for words that may be addresses.
-    by_address = any(word.ranges for word in wanted)
     everything = look.services(state)
-    found = [
-        service
-        for service in everything
-        if (not wanted or fit(service, wanted, look.slices_of(state, service.name) if by_address else ()))
-        and (show == "all" or _is_shown(agent, service, show))
-    ]
+    found = find(everything, wanted, lambda: look.slices(state))
+    if show != "all":
+        found = [service for service in found if _is_shown(agent, service, show)]
     found.sort(key=lambda service: service.name)
     number, pages, first = place(len(found), number)
     rows = tuple(_row(agent, service) for service in found[first : first + PAGE])

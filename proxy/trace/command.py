@@ -8,7 +8,7 @@ import errno
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 import structlog
@@ -18,9 +18,10 @@ from proxy.addresses import parse_address
 from proxy.detect.output import put
 from proxy.errors import NoPermission, UsageError
 from proxy.trace.journey import Describe, Journey, journey, text
+from rules import standby
 from rules.errors import KernelUnreachable
 from rules.expressions import Expression
-from rules.layout import LAYOUTS, TABLE_NAME
+from rules.layout import LAYOUTS
 from rules.objects import PROTOCOLS, Family
 from rules.trace import Event, Wanted, describe
 from rules.trace_socket import PREFIX, TraceSocket
@@ -40,7 +41,8 @@ def run(options: argparse.Namespace) -> None:
 
     try:
         with TraceSocket() as trace, signals.ending(end):
-            rules = trace.rules(LAYOUTS[wanted.family].table)
+            tables = (LAYOUTS[wanted.family].table, standby.table(wanted.family))
+            rules = {table.name: trace.rules(table) for table in tables}
             trace.start(wanted)
             print(f"waiting for connections to {options.target}, {options.seconds:g} s", file=sys.stderr)
             found = journeys(trace.events(options.seconds), _describer(rules), lambda: is_over)
@@ -56,7 +58,11 @@ def run(options: argparse.Namespace) -> None:
         raise
     if left == options.connections and not is_over:
         LOG.warning(
-            "nothing_traced", to=options.target, seconds=options.seconds, cause="no new connection came by here"
+            "nothing_traced",
+            to=options.target,
+            seconds=options.seconds,
+            cause="no new connection came by here",
+            remedy="connect while it runs; --seconds gives it more time",
         )
 
 
@@ -96,9 +102,11 @@ def _done(packets: dict[int, list[Event]], describe: Describe) -> Iterator[Journ
         yield journey(packets.pop(next(iter(packets))), describe, _interface)
 
 
-def _describer(rules: dict[tuple[str, int], tuple[Expression, ...]]) -> Describe:
+def _describer(rules: Mapping[str, Mapping[tuple[str, int], tuple[Expression, ...]]]) -> Describe:
+    """rules: of our tables, by name; by chain and handle."""
+
     def words(event: Event) -> str:
-        rule = rules.get((event.chain, event.handle)) if event.table == TABLE_NAME else None
+        rule = rules.get(event.table, {}).get((event.chain, event.handle))
         return describe(rule) if rule else ""
 
     return words
