@@ -19,7 +19,7 @@ from proxy.detect.evidence import ConfiguredMode, KubeChains, Place
 from proxy.errors import SourceError, UsageError
 from proxy.migrate import bundle
 from proxy.migrate.bundle_text import parse_key
-from proxy.migrate.entries import Dataplane, Entry, Unread
+from proxy.migrate.entries import Beside, Dataplane, Entry, Unread
 from proxy.migrate.facts import (
     BaseChain,
     Facts,
@@ -51,9 +51,19 @@ ENTRIES = (
         ((bytes([10, 1, 0, 0]), bytes([10, 1, 255, 255])),),
         "wlc",
         17,
+        True,
+        True,
     ),
     Entry(service_key(V6, 132, 1), "a/b:", frozenset({endpoint(V6, 65535)}), frozenset({endpoint(V6, 65535)})),
     Entry(node_port_key(Family.IPV6, 17, 30053), "", refusal="reject", outside_refusal="reject", sources=()),
+)
+BESIDE = Beside(
+    {"ip": "10.244.0.0/16", "ip6": ""},
+    frozenset({bytes((6,)) + endpoint(V4, 8080), bytes((17,)) + endpoint(V6, 53)}),
+    frozenset({node_port_key(Family.IPV6, 6, 30207)}),
+    ((V4, bytes([10, 96, 0, 255])),),
+    (service_key(V6, 6, 80),),
+    (node_port_key(Family.IPV4, 132, 30001),),
 )
 FACTS = Facts(
     "node0",
@@ -78,7 +88,7 @@ FACTS = Facts(
         "kubeadm",
     ),
     (
-        Dataplane("ipvs", ENTRIES, (V4, bytes(16)), 0x4000, "netlink", (Unread("x", "y", "z"),), True),
+        Dataplane("ipvs", ENTRIES, (V4, bytes(16)), 0x4000, "netlink", (Unread("x", "y", "z"),), True, beside=BESIDE),
         Dataplane("nftables", ()),
     ),
     (
@@ -172,9 +182,9 @@ ENTRY = {"mode": "ipvs", "entries": [{"address": "nonsense"}]}
         (b"{" * 100_000, "no JSON object"),
         (bundle.encode(FACTS)[:-40], "cut off"),
         (bundle.encode(FACTS)[:100] + b"\xff" * 30 + bundle.encode(FACTS)[130:], "damaged"),
-        (gzip.compress(b"[]"), "no JSON object"),
-        (gzip.compress(b'{"format": "kube-proxy-nft/migration-facts/v2"}'), "has the format v2, and this version reads v1"),
-        (gzip.compress(b'{"format": "kube-proxy-nft/migration-facts/v1"}'), "missing required field"),
+        (gzip.compress(b"[]", mtime=0), "no JSON object"),
+        (gzip.compress(b'{"format": "kube-proxy-nft/migration-facts/v2"}', mtime=0), "has the format v2, and this version reads v1"),
+        (gzip.compress(b'{"format": "kube-proxy-nft/migration-facts/v1"}', mtime=0), "missing required field"),
         (changed(dataplanes=[ENTRY]), "'nonsense' is no address of a Service"),
         (changed(dataplanes=[{"mode": "other", "entries": []}]), "Invalid enum value"),
         (changed(listeners=[{"address": "1.2.3.4:5"}]), "no address, port and protocol"),
