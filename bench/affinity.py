@@ -1,99 +1,130 @@
-"""What session affinity costs a new connection: python -m bench.affinity [CLIENTS]
+"""What session affinity costs a new connection: python -m bench.affinity
 
-connect() from one of CLIENTS addresses (default 1,000) to a Service with session affinity, as a client that it knows
-already and as one that it does not, to a Service without, and to no Service at all; with 2, 50 and 1,000 endpoints. All is
-on one machine: what is measured is a TCP handshake over loopback and the rules. The kinds take turns, with few
-connections a turn, because connect() times have modes of their own. Needs root.
+connect() from one of a pod's many addresses to a Service with session affinity, as a client that it knows already and as
+one that it does not, to a Service without, and to no Service at all; with 2, 50 and 1,000 endpoints; in our table and in
+kube-proxy's nftables layout, which asks for each endpoint's clients one after the other. Needs root.
 """
 
 from __future__ import annotations
 
+import itertools
 import socket
-import statistics
-import struct
 import sys
-import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from bench.layouts import PORT, pod, prepare, vip
-from integration.namespaces import _setns  # the one way to enter a namespace by descriptor
-from rules.diff import scratch
-from rules.elements import ServicePort, service_key
-from rules.layout import LAYOUTS, Options
-from rules.objects import Family
-from rules.tables import create
-from tests.netns import Namespace
+from bench.cluster import FIRST_CLUSTER_IP, address
+from bench.dataplane_connect import Road, difference, tcp, time_of, undisturbed
+from bench.dataplane_rules import LOADERS, NFTABLES, OURS, available
+from bench.dataplane_services import CLUSTER_PORT, Port, pods
+from bench.dataplane_world import POD_CLIENTS, POD_PORT, World, clients
 
 COUNTS = (2, 50, 1000)
-TURNS, A_TURN = 150, 20
 TIMEOUT = 10800
-CLIENTS = 0x0A4D0000  # 10.77.0.0
-NO_SERVICE, PLAIN, FIRST, STICKY = "no Service", "no affinity", "sticky, new client", "sticky, known client"
-LINGER = struct.pack("ii", 1, 0)
+KNOWN = 256  # clients that have been here before
+DIRECT, PLAIN, STICKY, FIRST = "direct", "no affinity", "known client", "new client"
+A_ROUND = 20
 
 
-def load(namespace: Namespace) -> dict[tuple[str, int], tuple[str, int]]:
-    """Services of both kinds, and where each is reached."""
-    targets, ports = {}, []
-    for number, (kind, count) in enumerate((kind, count) for kind in (PLAIN, FIRST, STICKY) for count in COUNTS):
-        key = service_key(vip(number), 6, 80)
-        pods = tuple(pod(i) for i in range(count))
-        ports.append(
-            ServicePort(
-                key, f"default/service-{number}", pods, timeout=0 if kind == PLAIN else TIMEOUT, identity=1 + number
-            )
+def measure(rounds: int, progress: Callable[[str], None]) -> dict[str, Any]:
+    """By layout, number of endpoints, kind: the time, and how much more than without affinity."""
+    found: dict[str, Any] = {}
+    names = [name for name in (OURS, NFTABLES) if available(name)]
+    worlds: dict[str, World] = {}
+    try:
+        for name in names:
+            progress(f"session affinity: {name}")
+            worlds[name] = World()
+            LOADERS[name](worlds[name].node, list(_ports()))
+        listeners = {name: world.listener() for name, world in worlds.items()}
+        for number, count in enumerate(COUNTS):
+            roads = {name: _roads(number, count) for name in names}
+            for name in names:
+                _introduce(worlds[name], listeners[name], roads[name][STICKY].places[0])
+            progress(f"session affinity: {count} endpoints")
+            with undisturbed():
+                for _ in range(rounds):
+                    for name, world in worlds.items():
+                        tcp(world, "pod", listeners[name], list(roads[name].values()), A_ROUND)
+            for name in names:
+                plain = roads[name][PLAIN]
+                found.setdefault(name, {})[str(count)] = {
+                    kind: {"time": time_of(road), "more than without": difference(road, plain)}
+                    for kind, road in roads[name].items()
+                }
+        for listener in listeners.values():
+            listener.close()
+    finally:
+        for world in worlds.values():
+            world.close()
+    return found
+
+
+def _place(number: int, sticky: bool) -> str:
+    return address(FIRST_CLUSTER_IP + 2 * number + sticky)
+
+
+def _ports() -> list[Port]:
+    return [
+        Port(
+            f"default/service-{number}-{count}:{'sticky' if timeout else 'plain'}",
+            "tcp",
+            _place(number, timeout > 0),
+            pods(0, count),
+            affinity=timeout,
         )
-        targets[kind, count] = socket.inet_ntoa(vip(number)), 80
-    layout = LAYOUTS[Family.IPV4]
-    namespace.kernel.commit([*create(layout, Options(), ()), *scratch(Family.IPV4, ports).operations])
-    targets |= {(NO_SERVICE, count): (socket.inet_ntoa(pod(0)[:4]), PORT) for count in COUNTS}
-    return targets
+        for number, count in enumerate(COUNTS)
+        for timeout in (0, TIMEOUT)
+    ]
 
 
-def client(number: int) -> str:
-    return socket.inet_ntoa((CLIENTS + number).to_bytes(4))
+def _roads(number: int, count: int) -> dict[str, Road]:
+    known, new = itertools.count(), itertools.count(number << 14 | KNOWN)
+
+    def known_clients(wanted: int) -> Sequence[str]:
+        return [_client(next(known) % KNOWN) for _ in range(wanted)]
+
+    def new_clients(wanted: int) -> Sequence[str]:
+        return [_client(next(new) & 0xFFFF) for _ in range(wanted)]
+
+    sticky = [(_place(number, True), CLUSTER_PORT)]
+    return {
+        DIRECT: Road([(pods(0, count)[0], POD_PORT)], known_clients),
+        PLAIN: Road([(_place(number, False), CLUSTER_PORT)], known_clients),
+        STICKY: Road(sticky, known_clients),
+        FIRST: Road(sticky, new_clients),
+    }
 
 
-def connect(listener: socket.socket, source: str, to: tuple[str, int]) -> float:
-    """Microseconds that connect() takes."""
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
-    sock.bind((source, 0))
-    started = time.perf_counter_ns()
-    sock.connect(to)
-    taken = (time.perf_counter_ns() - started) / 1e3
-    listener.accept()[0].close()
-    sock.close()
-    return taken
+def _client(number: int) -> str:
+    return address(POD_CLIENTS + number)
+
+
+def _introduce(world: World, listener: socket.socket, to: tuple[str, int]) -> None:
+    for sock in clients(world.pod, KNOWN, sources=[_client(i) for i in range(KNOWN)]):
+        sock.connect(to)
+        listener.accept()[0].close()
+        sock.close()
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """As a table."""
+    kinds = (DIRECT, PLAIN, STICKY, FIRST)
+    result = [f"{'endpoints':<30}" + "".join(f"{kind:>22}" for kind in kinds)]
+    for name, by_count in found.items():
+        for count, by_kind in by_count.items():
+            cells = []
+            for kind in kinds:
+                more = by_kind[kind]["more than without"]["median"]
+                said = f" ({more:+.2f})" if kind in (STICKY, FIRST) else ""
+                cells.append(f"{by_kind[kind]['time']['median']:.2f}{said}")
+            result.append(f"{name + ', ' + count:<30}" + "".join(f"{cell:>22}" for cell in cells))
+    return result
 
 
 def main() -> None:
-    clients = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    namespace = Namespace()
-    with open(f"/proc/self/fd/{namespace.descriptor}") as target:
-        _setns(target)
-    prepare(namespace)
-    assert namespace.run("ip", "route", "add", "local", "10.76.0.0/15", "dev", "lo").returncode == 0
-    targets = load(namespace)
-    listener = socket.create_server(("", PORT), backlog=4096)
-    for count in COUNTS:
-        for i in range(clients):
-            connect(listener, client(i), targets[STICKY, count])
-    times: dict[tuple[str, int], list[float]] = {}
-    new = 1 << 16  # numbers of clients that have not been here yet: beyond those that have
-    for turn in range(TURNS):
-        for (kind, count), to in targets.items():
-            for i in range(turn * A_TURN, (turn + 1) * A_TURN):
-                number = new - 1 - i if kind == FIRST else i % clients
-                times.setdefault((kind, count), []).append(connect(listener, client(number), to))
-    print(f"connect() from one of {clients} addresses, median (10% were faster, 10% slower) of {TURNS * A_TURN} in µs:")
-    print(f"{'endpoints':>22} " + " ".join(f"{count:>22}" for count in COUNTS))
-    for kind in (NO_SERVICE, PLAIN, STICKY, FIRST):
-        cells = []
-        for count in COUNTS:
-            deciles = statistics.quantiles(times[kind, count], n=10)
-            cells.append(f"{statistics.median(times[kind, count]):7.2f} ({deciles[0]:.2f}, {deciles[8]:.2f})")
-        print(f"{kind:>22} " + " ".join(f"{cell:>22}" for cell in cells))
-    namespace.close()
+    print("connect() in µs, medians; in brackets: more than to a Service without affinity")
+    print("\n".join(lines(measure(150, lambda text: print(text, file=sys.stderr)))))
 
 
 if __name__ == "__main__":

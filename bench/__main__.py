@@ -1,0 +1,129 @@
+"""python -m bench: measures everything, prints tables, writes JSON and plots. See `options`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench import machine, report
+from bench.dataplane_rules import available
+from bench.layouts_worker import NAMES
+from bench.options import Options, parse
+from bench.progress import Bar
+from bench.run import CONTROL, DATAPLANE, LAYOUTS, Run, parts_of
+from integration import namespaces
+from integration.apiserver_real import assets
+from integration.interrupts import Interrupts
+from proxy.errors import NoPermission, UserError
+
+VERSION = 1
+"""Of the JSON, whose schema is in bench-v1.schema.json."""
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        options = parse(arguments)
+        options.output.mkdir(parents=True, exist_ok=True)  # before all, so that nothing is measured in vain
+        document = read(options.draw_from) if options.draw_from else measure(options)
+        if not options.draw_from:
+            path = options.output / "bench.json"
+            path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        show(document, options.output)
+    except UserError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    return INTERRUPTED if document["stopped"] else 1 if document["failures"] else 0
+
+
+def measure(options: Options) -> dict[str, Any]:
+    """The JSON document; `stopped` says why it is not complete. Raises UserError."""
+    require()
+    found = machine.describe()
+    document: dict[str, Any] = {
+        "version": VERSION,
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": 0.0,
+        "stopped": "",
+        "machine": found,
+        "server": "kube-apiserver" if assets() else "stand-in",
+        "quick": options.quick,
+        "plan": asdict(options.plan),
+        "sizes": [str(size) for size in options.sizes],
+        "parts": list(options.parts),
+        "subjects": [asdict(subject) for subject in options.subjects],
+        "warnings": [],
+        "measurements": [],
+        "failures": [],
+        "dataplane": None,
+    }
+    began = time.monotonic()
+    layouts = sum(map(available, NAMES))
+    total = parts_of(options.plan, len(options.sizes), len(options.subjects), layouts, options.parts)
+    interrupts = Interrupts()
+    interrupts.install()
+    try:
+        with Bar(total) as bar:
+            if warning := machine.busy(found["load"][0], found["cores"]):
+                document["warnings"].append(warning)
+                bar.note(f"Warning: {warning}")
+            run = Run(options.sizes, options.subjects, options.plan, document, bar)
+            if CONTROL in options.parts:
+                run.control()
+            if LAYOUTS in options.parts:
+                run.layouts()
+            if DATAPLANE in options.parts:
+                run.dataplane(options.quick)
+    except KeyboardInterrupt:
+        document["stopped"] = "interrupted"
+    finally:
+        interrupts.restore()
+    document["seconds"] = round(time.monotonic() - began, 1)
+    return document
+
+
+def require() -> None:
+    """Raises UserError for what is missing."""
+    if os.geteuid() != 0:
+        raise NoPermission("bench", "it makes network namespaces and programs nftables in them", "run it as root")
+    namespaces.require("ip", "nft", "unshare", "setpriv", "nsenter")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Raises UserError."""
+    try:
+        document: dict[str, Any] = json.loads(path.read_text())
+        if document["version"] != VERSION:
+            raise UserError(str(path), f"it is of version {document['version']}, not {VERSION}", "measure anew")
+        report.text(document)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(str(path), f"it cannot be read as a bench.json ({type(error).__name__}: {error})") from None
+    return document
+
+
+def show(document: dict[str, Any], output: Path) -> None:
+    from bench import plots
+
+    print(report.text(document, colour=sys.stdout.isatty()), end="")
+    files = [output / "bench.json"]
+    try:
+        files += plots.draw(document, output)
+    except ImportError as error:
+        print(f"bench: no plots: {error} (pip install 'kube-proxy-nft[bench]')", file=sys.stderr)
+    with contextlib.suppress(BrokenPipeError):
+        print(f"\nwritten: {', '.join(str(path) for path in files if path.exists())}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

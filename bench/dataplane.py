@@ -1,0 +1,216 @@
+"""The data plane: what rules cost the packets: python -m bench.dataplane [--quick] [SERVICESxENDPOINTS …]
+
+At each size, our table, kube-proxy's layouts, and tables that show what is the kernel's own cost, each on a node of its
+own, all at the same time; they take turns, a few connections each (`dataplane_connect` has how). A "difference" is to a
+connection to an endpoint's address on the same node at the same time. Needs root and nft; better on an idle machine.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from bench import affinity, dataplane_flow, dataplane_rate, dataplane_report
+from bench.dataplane_connect import Road, difference, tcp, time_of, udp, undisturbed
+from bench.dataplane_rules import (
+    CONNTRACK,
+    DESCRIPTIONS,
+    HOOKS,
+    IPTABLES_LEGACY,
+    IPTABLES_NFT,
+    LOADERS,
+    NFTABLES,
+    ONE_RULE,
+    OURS,
+    available,
+)
+from bench.dataplane_services import Places, Port, Size, ports, roads
+from bench.dataplane_world import World
+
+SIZES = ("100x10", "1000x10", "5000x10", "10000x10", "44000x2", "5000x50")
+QUICK_SIZES = ("1000x10",)
+MAIN = "10000x10"  # where the rest is measured, too
+VARIANTS = (OURS, CONNTRACK, HOOKS, ONE_RULE, NFTABLES, IPTABLES_NFT, IPTABLES_LEGACY)
+MOST_SERVICES = {NFTABLES: 10_000, IPTABLES_NFT: 10_000, IPTABLES_LEGACY: 10_000}
+"""Beyond that it would take minutes to load them."""
+A_ROUND = 50
+MANY = " in turn"
+
+Progress = Callable[[str], None]
+
+
+class Plan(NamedTuple):
+    """How much is measured: rounds of each part, and the seconds of a turn of connections a second."""
+
+    connect: int
+    flow: int
+    rate: int
+    rate_seconds: float
+    affinity: int
+
+
+FULL = Plan(connect=50, flow=40, rate=8, rate_seconds=0.25, affinity=150)
+QUICK = Plan(connect=14, flow=6, rate=3, rate_seconds=0.1, affinity=15)
+
+
+def measure(
+    sizes: Sequence[str],
+    quick: bool,
+    progress: Progress,
+    plan: Plan | None = None,
+    found: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """For JSON. `found` is filled while it goes on, for those who want what there is when they are interrupted.
+    Times are microseconds, as `dataplane_connect.time_of` and `difference` give them.
+
+    "variants": what each is. "connect": by size, origin ("pod", "node", "outside"), protocol, variant and way ("direct",
+    "clusterIP", "nodePort", "externalIP"): "time"; "difference" to the variant's own direct way; "above no nat": the
+    difference to the direct way on the node without nat. All that again under "direct in turn", "clusterIP in turn" …:
+    many Services, or endpoints, each connected to in its turn. Variants without Services have the direct ways alone.
+    "rate", "flow": see `dataplane_rate`, `dataplane_flow`, at "main size". "affinity": see there. "left out": by size
+    and variant, why. "load": the machine's load average before and after; "seconds": all of it.
+    """
+    plan = plan or (QUICK if quick else FULL)
+    started = time.monotonic()
+    found = {} if found is None else found
+    found |= {"variants": DESCRIPTIONS, "load": [os.getloadavg()[0]], "connect": {}, "left out": {}}
+    main = MAIN if MAIN in sizes else sizes[-1]
+    found["main size"] = main
+    for name in sizes:
+        size = Size.of(name)
+        with _loaded(size, found["left out"].setdefault(name, {}), progress) as worlds:
+            found["connect"][name] = _connect(size, worlds, plan, progress)
+            if name == main:
+                ways = _ways(size, worlds)
+                progress(f"{name}: established flows")
+                found["flow"] = dataplane_flow.measure(ways, CONNTRACK, plan.flow)
+                progress(f"{name}: connections a second, all cores busy")
+                found["rate"] = dataplane_rate.measure(ways, CONNTRACK, plan.rate, plan.rate_seconds)
+    found["affinity"] = affinity.measure(plan.affinity, progress)
+    found["load"].append(os.getloadavg()[0])
+    found["seconds"] = round(time.monotonic() - started, 1)
+    return found
+
+
+@contextmanager
+def _loaded(size: Size, left_out: dict[str, str], progress: Progress) -> Iterator[dict[str, World]]:
+    """A node with each of the variants. What cannot be had is noted in `left_out`."""
+    worlds: dict[str, World] = {}
+    wanted = list(ports(size))
+    try:
+        for name in VARIANTS:
+            if size.services > MOST_SERVICES.get(name, size.services):
+                left_out[name] = f"more than {MOST_SERVICES[name]:,} Services take minutes to load"
+            elif not available(name):
+                left_out[name] = "the program that loads it is not installed"
+            else:
+                progress(f"{size}: loading {name}")
+                worlds[name] = World()
+                LOADERS[name](worlds[name].node, _abridged(wanted) if name.startswith("iptables") else wanted)
+        del wanted
+        gc.collect()
+        yield worlds
+    finally:
+        for world in worlds.values():
+            world.close()
+
+
+def _abridged(wanted: Iterable[Port]) -> Iterator[Port]:
+    """Of Services that nobody connects to, one endpoint: packets pass their rules in the chain that all share, but not
+    their endpoints'; iptables would load those for minutes."""
+    for port in wanted:
+        measured = port.external_ip or port.protocol == "udp"
+        yield port if measured else replace(port, pods=port.pods[:1])
+
+
+def _connect(size: Size, worlds: Mapping[str, World], plan: Plan, progress: Progress) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for origin, protocol, ways in (
+        ("pod", "tcp", ("clusterIP",)),
+        ("pod", "udp", ("clusterIP",)),
+        ("node", "tcp", ("clusterIP",)),
+        ("node", "udp", ("clusterIP",)),
+        ("outside", "tcp", ("nodePort", "externalIP")),
+    ):
+        progress(f"{size}: connect() from {origin}, {protocol}")
+        trial = _Trial(size, worlds, origin, protocol, ways)
+        trial.run(plan.connect)
+        found.setdefault(origin, {})[protocol] = trial.figures()
+    return found
+
+
+class _Trial:
+    """One kind of connection, on all nodes: to one Service again and again, and to many in turn."""
+
+    def __init__(
+        self, size: Size, worlds: Mapping[str, World], origin: str, protocol: str, ways: Sequence[str]
+    ) -> None:
+        self._worlds, self._origin = worlds, origin
+        self._connect = tcp if protocol == "tcp" else udp
+        self._receive = World.listener if protocol == "tcp" else World.receiver
+        places = roads(size)
+        self._roads: dict[str, list[dict[str, Road]]] = {}
+        for name in worlds:
+            led = ways if name not in (CONNTRACK, HOOKS) else ()
+            self._roads[name] = [
+                {way: Road(places[way][:count]) for way in ("direct", *led)} for count in (1, len(places["direct"]))
+            ]
+
+    def run(self, rounds: int) -> None:
+        receivers = {name: self._receive(world) for name, world in self._worlds.items()}
+        try:
+            with undisturbed():
+                for _ in range(rounds):
+                    for name, world in self._worlds.items():
+                        for together in self._roads[name]:
+                            self._connect(world, self._origin, receivers[name], list(together.values()), A_ROUND)
+        finally:
+            for receiver in receivers.values():
+                receiver.close()
+
+    def figures(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, kinds in self._roads.items():
+            of_variant = found.setdefault(name, {})
+            for suffix, together, without in zip(("", MANY), kinds, self._roads[CONNTRACK], strict=True):
+                for way, road in together.items():
+                    of_variant[way + suffix] = {
+                        "time": time_of(road),
+                        "difference": difference(road, together["direct"]),
+                        "above no nat": difference(road, without["direct"]),
+                    }
+        return found
+
+
+def _ways(size: Size, worlds: Mapping[str, World]) -> dict[str, tuple[World, Places]]:
+    """For flows and rates: through each variant's clusterIPs, and past them."""
+    places = roads(size)
+    found = {
+        CONNTRACK: (worlds[CONNTRACK], places["direct"]),
+        HOOKS: (worlds[HOOKS], places["direct"]),
+        f"{OURS}, direct": (worlds[OURS], places["direct"]),
+    }
+    for name in (OURS, ONE_RULE, NFTABLES, IPTABLES_NFT, IPTABLES_LEGACY):
+        if name in worlds:
+            found[name] = (worlds[name], places["clusterIP"])
+    return found
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    quick = "--quick" in arguments
+    sizes = [argument for argument in arguments if argument != "--quick"]
+    found = measure(
+        sizes or (QUICK_SIZES if quick else SIZES), quick, lambda text: print(text, file=sys.stderr, flush=True)
+    )
+    print("\n".join(dataplane_report.lines(found)))
+
+
+if __name__ == "__main__":
+    main()
