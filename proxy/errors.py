@@ -19,7 +19,7 @@ EXIT_CODES: Final = {
     8: "the configuration file changed: start again to use it",
     9: "another agent programs this network namespace already, or kube-proxy (cleanup)",
     10: "the node is ready to migrate when something has been done or decided (migrate)",
-    11: "the node is not ready to migrate (migrate)",
+    11: "the node is not ready to migrate, or that is not known (migrate)",
     12: "something of kube-proxy's could not be removed, or looked for (cleanup)",
     130: "interrupted",
 }

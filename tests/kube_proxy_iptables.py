@@ -33,7 +33,11 @@ class _Iptables:
     def text(self, world: World) -> str:
         self.nat["KUBE-MARK-MASQ"] = ["-j MARK --set-xmark 0x4000/0x4000"]
         self.nat["KUBE-MARK-DROP"] = ["-j MARK --set-xmark 0x8000/0x8000"]
-        self.nat["KUBE-POSTROUTING"] = ["-j MASQUERADE --random-fully"]
+        self.nat["KUBE-POSTROUTING"] = [
+            "-m mark ! --mark 0x4000/0x4000 -j RETURN",
+            "-j MARK --set-xmark 0x4000/0x0",
+            "-j MASQUERADE --random-fully",
+        ]
         self.nat["PREROUTING"] = self.nat["OUTPUT"] = [
             '-m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
         ]

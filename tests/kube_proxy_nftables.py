@@ -55,9 +55,17 @@ class _Nftables:
             f"{to_node} meta l4proto . th dport vmap @service-nodeports",
         )
         self.chain("checks", f"{ip} daddr . meta l4proto . th dport vmap @no-endpoint-services")
-        self.chain("nodeport-checks", f"{to_node} meta l4proto . th dport vmap @no-endpoint-nodeports")
+        checked = to_node.removeprefix("fib daddr type local ") if self.layout == "1.31" else to_node
+        self.chain("nodeport-checks", f"{checked} meta l4proto . th dport vmap @no-endpoint-nodeports")
         self.chain("firewall-check", f"{ip} daddr . meta l4proto . th dport vmap @firewall-ips")
-        self.chain("masquerading", "meta mark & 0x4000 != 0 meta mark set meta mark ^ 0x4000 masquerade fully-random")
+        self.chain(
+            "masquerading",
+            *(
+                ["meta mark & 0x4000 == 0 return", "meta mark set meta mark ^ 0x4000", "masquerade fully-random"]
+                if self.layout == "1.31"
+                else ["meta mark & 0x4000 != 0 meta mark set meta mark ^ 0x4000 masquerade fully-random"]
+            ),
+        )
         for hook, priority in (("prerouting", -100), ("output", -100)):
             self.chain(f"nat-{hook}", f"type nat hook {hook} priority {priority}", "jump services")
         self.chain("nat-postrouting", "type nat hook postrouting priority 100", "jump masquerading")

@@ -10,6 +10,33 @@ from tests.migrate_facts import facts
 NODE_ROWS: list[Row] = [
     # The node.
     Row(
+        "elsewhere",
+        "change",
+        "another machine",
+        lambda: facts(*WEB, here=NodeFacts(is_this_node=False, kernel="6.1.0")),
+        lambda: facts(*WEB, here=here()),
+    ),
+    Row(
+        "forward-filter",
+        "blocker",
+        "every table",
+        lambda: facts(*WEB, mode="ipvs", here=here(forward=(ForwardFilter("chain inet mine fwd", "no", apart=True),))),
+        lambda: facts(
+            *WEB, mode="iptables", here=here(forward=(ForwardFilter("chain inet mine fwd", "no", apart=True),))
+        ),
+    ),
+    Row(
+        "forward-filter",
+        "notice",
+        "today as well",
+        lambda: facts(
+            *WEB, mode="iptables", here=here(forward=(ForwardFilter("chain inet mine fwd", "no", apart=True),))
+        ),
+        lambda: facts(
+            *WEB, mode="iptables", here=here(forward=(ForwardFilter("chain inet mine fwd, ip6", "no", apart=True),))
+        ),
+    ),
+    Row(
         "kernel",
         "blocker",
         "5.10",

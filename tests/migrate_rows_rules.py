@@ -55,6 +55,15 @@ RULE_ROWS: list[Row] = [
     Row(
         "masquerade-source",
         "change",
+        "all are masqueraded",
+        lambda: beside(running(*WEB, mode="iptables"), pods={"ip": "all"}),
+        lambda: beside(
+            running(*WEB, mode="iptables", config={"iptables": {"masqueradeAll": True}}), pods={"ip": "all"}
+        ),
+    ),
+    Row(
+        "masquerade-source",
+        "change",
         "now 10.245.0.0/16, then 10.244.0.0/16",
         lambda: beside(running(*WEB, mode="iptables"), pods={"ip": "10.245.0.0/16", "ip6": "fd44::/48"}),
         lambda: beside(running(*WEB, mode="iptables"), pods={"ip": "10.244.0.0/16", "ip6": "fd44::/48"}),

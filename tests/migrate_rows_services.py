@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from proxy.migrate.entries import Unread
 from tests.migrate_cases import NODE_PORT, STICKY, WEB, Row, raw, running, unlisted
 from tests.migrate_facts import facts
 from tests.objects import endpoint_slice, service
 
 SERVICE_ROWS: list[Row] = [
+    Row(
+        "manifests-unread",
+        "change",
+        "/m/a.yaml: it is a pipe",
+        lambda: facts(*WEB, unread=[Unread("manifest /m/a.yaml", "it is a pipe")]),
+        lambda: facts(*WEB, unread=[Unread("Service default/x", "no object")]),
+    ),
     Row("no-services", "blocker", "default/kubernetes", lambda: facts(), lambda: facts(*WEB)),
     Row("no-services", "blocker", "default/kubernetes", lambda: facts(), lambda: unlisted(facts(), "Service")),
     # Services.

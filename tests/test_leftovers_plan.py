@@ -71,6 +71,9 @@ def test_a_chain_of_services_that_another_program_jumps_to_is_emptied() -> None:
     assert found.emptied == ["KUBE-SERVICES"]
     assert "KUBE-SERVICES" not in found.chains
     assert kept == [Kept("iptables-nft ip nat chain KUBE-SERVICES", "used by MINE: emptied")]
+    table = nat(MINE=[Rule(22, "KUBE-SERVICES")])
+    table.bare = {"KUBE-SERVICES"}
+    assert removal(table)[0].emptied == []
 
 
 @pytest.mark.parametrize("sign", ["process", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"])

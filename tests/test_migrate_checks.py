@@ -119,7 +119,7 @@ def test_a_timeline_is_told_once_and_in_sentences() -> None:
 def test_a_proxy_that_is_not_known_makes_no_claims() -> None:
     """Only objects, from a workstation: nothing of a mode, a node or live rules."""
     made = facts(*WEB, *NODE_PORT, here=NodeFacts(is_this_node=False))
-    assert {f.check for f in findings_of(made)} == set()
+    assert {f.check for f in findings_of(made)} == {"elsewhere"}
 
 
 def test_unread_ipsets_are_no_finding() -> None:

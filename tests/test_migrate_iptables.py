@@ -9,7 +9,7 @@ import pytest
 
 from proxy.migrate import iptables_netlink, iptables_programs
 from proxy.migrate.entries import Dataplane
-from proxy.migrate.iptables_entries import of_text, read
+from proxy.migrate.iptables_entries import both, of_text, read
 from rules.objects import Family
 from tests.dataplane_model import read_rows, recorded_world, rows
 from tests.dataplanes import _make_counters, inside, needs, needs_root, recorded, restore_iptables, run
@@ -355,3 +355,10 @@ def test_a_program_that_hangs_is_done_without(
     assert read_rows(found) == EXPECTED
     assert [unread.what for unread in found.unread] == ["iptables rules (legacy, ip)", "iptables rules (legacy, ip6)"]
     assert all("did not end" in unread.cause for unread in found.unread)
+
+
+def test_what_differs_between_both_variants_is_doubtful() -> None:
+    changed_text = IP4.replace("--to-destination 10.244.0.2:8080", "--to-destination 10.244.9.9:8080")
+    found = both(of(IP4), of(changed_text))
+    doubtful = {key for key, entry in zip(read_rows(found), found.entries, strict=True) if entry.doubtful}
+    assert doubtful and len(doubtful) < len(found.entries)

@@ -103,6 +103,17 @@ def test_how_pods_are_told_and_what_is_let_in() -> None:
     assert found and found.beside.health_checks is None
 
 
+def test_who_is_masqueraded_when_all_are() -> None:
+    """As with masqueradeAll; one that is not as the others is named."""
+    every = IP4.replace("! -s 10.244.0.0/16 -d", "-d")
+    found = of(every)
+    assert found.beside.pods["ip"] == "all" and found.remarks == ()
+    rule = f"-A {WEB} -d 10.96.30.1/32"
+    assert every.count(rule) == 1
+    [remark] = of(every.replace(rule, rule.replace("-d", "! -s 10.244.0.0/16 -d"))).remarks
+    assert remark.what == "Service default/web, 10.96.30.1:80/TCP" and "as it is for others" in remark.cause
+
+
 # -- IPVS ----------------------------------------------------------------------------------------------------------------
 
 

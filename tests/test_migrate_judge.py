@@ -17,6 +17,7 @@ from proxy.migrate.facts import Facts, ForwardFilter, NodeFacts, Translation
 from proxy.migrate.iptables_nat import translations
 from proxy.migrate.iptables_save import parse
 from proxy.migrate.judge import report
+from proxy.migrate.output_words import present_proxy
 from proxy.migrate.plan import plan
 from proxy.migrate.report import EXIT_CODES, Proof, Report
 from rules.fake import FakeKernel
@@ -83,9 +84,10 @@ def test_rules_that_could_not_be_read_are_never_the_same() -> None:
     """A dataplane without entries of which something is unread says nothing, not even that there is nothing."""
     made = facts(*WEB, mode="nftables", dataplanes=[Dataplane("nftables", (), unread=(BLIND,))])
     written = judged(made)
-    assert (written.verdict, written.exit_code, written.compared) == ("ready-with-changes", 10, False)
+    assert (written.verdict, written.exit_code, written.compared) == ("unknown", 11, False)
     assert written.present.dataplanes == ()
-    assert written.reasons[0] == "The rules that are there now could not be read"
+    assert written.reasons[0].startswith("not compared: ")
+    assert "The rules that are there now could not be read" in written.reasons
     assert written.counts.results["not-compared"] == 1 and written.counts.results["same"] == 0
     (found,) = [f for f in written.findings if f.check in ("rules-unread", "no-rules", "only-here")]
     assert found.check == "rules-unread" and "no permission" in found.why and found.objects == (BLIND.what,)
@@ -165,6 +167,28 @@ def test_a_node_without_any_rules_is_not_ready() -> None:
     )
     elsewhere = judged(facts(*WEB, mode="iptables", here=NodeFacts(is_this_node=False)))
     assert not [f for f in elsewhere.findings if f.check == "no-rules"]
+
+
+def test_a_node_seen_from_elsewhere_is_not_known_to_be_ready() -> None:
+    elsewhere = NodeFacts(is_this_node=False, kernel="6.1.0")
+    made = judged(facts(*WEB, mode="iptables", config={"nodePortAddresses": ["primary"]}, here=elsewhere))
+    assert (made.verdict, made.exit_code, made.compared) == ("unknown", 11, False)
+    assert made.reasons[0].startswith("not compared: ") and "Node node0 itself was not looked at" in made.reasons
+    made = judged(facts(*WEB, here=elsewhere), Proof("refused", "EINVAL"))
+    assert made.verdict == "blocked"
+
+
+def test_a_rule_on_the_way_that_was_not_understood_or_is_damaged() -> None:
+    """Whatever their comments say, and however many there are."""
+    for flag, result in (("doubtful", "not-compared"), ("damaged", "behaviour")):
+        made = running(*WEB, *STICKY, mode="iptables", change=lambda e, of=flag: replace(e, **{of: "web" in e.name}))
+        written = {row.service: row.result for row in judged(made).services}
+        assert written == {"default/web": result, "default/sticky": "same"}
+
+
+def test_manifests_that_could_not_be_read_are_no_ready() -> None:
+    made = judged(running(*WEB, unread=[Unread("manifest /m/a.yaml", "it is a pipe, and no file", "take it away")]))
+    assert made.verdict == "ready-with-changes" and made.reasons == ("1 manifest could not be read",)
 
 
 def test_endpoints_that_are_not_known_are_not_the_same() -> None:
@@ -308,3 +332,11 @@ def test_the_plan_begins_with_what_is_to_be_decided() -> None:
     titles = [step.title for step in made.plan.before]
     assert titles[0] == "Take out of the way: A firewall would drop connections to pods"
     assert titles[1] == "Do, or decide: 2 connections of 1 Service would be cut"
+
+
+def test_rules_that_were_not_looked_at_are_not_none() -> None:
+    for made, said in (
+        (facts(*WEB, mode="iptables", here=NodeFacts(is_this_node=False)), "they could not be read"),
+        (facts(*WEB, mode="iptables"), "none were found"),
+    ):
+        assert present_proxy(judged(made)).endswith(f"rules in the kernel: {said}")

@@ -258,9 +258,9 @@ def test_base_chains_of_nftables(namespace: Namespace) -> None:
         ("netdev", "mine", "in", "filter", "ingress", 0, "accept", 0, ""),
     }
     facts, _ = inside(namespace, here)
-    assert {(one.place, one.lets_dnat) for one in facts.forward} == {
-        ("chain inet firewalld filter_FORWARD", "unknown"),
-        ("chain inet mine forward", "unknown"),
+    assert {(one.place, one.lets_dnat, one.apart) for one in facts.forward} == {
+        ("chain inet mine forward, ip", "yes", True),
+        ("chain inet mine forward, ip6", "no", True),
     }
 
 

@@ -151,6 +151,29 @@ def test_where_no_namespace_is_to_be_had() -> None:
 
 
 @pytest.mark.root
+def test_root_without_the_capability_takes_a_user_namespace() -> None:
+    """Which has made a network namespace, and may not program it."""
+    code = "from tests.test_migrate_proof import *; p = prove(operations(1, 1)); print(p.status, p.detail)"
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", "--", sys.executable, "-P", "-c", code],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(REPO), "PATH": os.environ["PATH"]},
+        cwd="/",
+    )
+    assert done.stdout == "accepted a user and network namespace\n", done.stdout + done.stderr
+
+
+def test_no_permission_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(sandbox: Sandbox, wanted: object) -> int:
+        raise TransactionError((Failure(None, errno.EPERM),))
+
+    monkeypatch.setattr(Sandbox, "commit", refuse)
+    found = prove(operations(1, 1))
+    assert found.status == "not-tried" and "Operation not permitted" in found.detail
+
+
+@pytest.mark.root
 def test_user_namespaces_are_switched_off() -> None:
     """As on hardened systems, for an ordinary user: in a user namespace whose own limit is 0."""
     script = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-all --inh-caps=-all -- "$@"'

@@ -25,7 +25,7 @@ class XTable(Struct):
     """A table of iptables.
 
     chains: name -> its rules. Those of chains that kube-proxy alone makes need not be read, and may be missing.
-    policies: of its base chains: "accept", "drop".
+    policies: of its base chains: "accept", "drop". bare: chains that kube-proxy makes, and others jump to, without rules.
     """
 
     variant: Variant
@@ -33,6 +33,7 @@ class XTable(Struct):
     name: str
     chains: dict[str, list[Rule]] = field(default_factory=dict)
     policies: dict[str, str] = field(default_factory=dict)
+    bare: set[str] = field(default_factory=set)
 
     @property
     def place(self) -> str:

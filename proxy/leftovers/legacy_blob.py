@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Set
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -173,6 +174,8 @@ def table_of(blob: Blob, name: str) -> XTable:
     for chain in blob.chains.values():
         found.chains[chain.name] = rules = []
         if may_be_kube_proxys(chain.name) and chain.name not in SHARED:
+            if sum(1 for _ in islice(blob.entries(chain), 2)) < 2:  # the last one goes back
+                found.bare.add(chain.name)
             continue
         last = None
         for last in blob.entries(chain):

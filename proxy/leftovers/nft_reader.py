@@ -58,11 +58,21 @@ def _chain_reader(tables: dict[str, XTable]) -> Callable[[memoryview], None]:
 
 def _read_rules(netlink: Netlink, family: int, table: XTable) -> None:
     """Of each chain that is of interest by itself: those are few beside kube-proxy's."""
+    targets: set[str] = set()
     for chain, rules in table.chains.items():
         if chain in SHARED or not may_be_kube_proxys(chain):
-            body = bytes([family, 0, 0, 0]) + text(RULE_TABLE, table.name) + text(RULE_CHAIN, chain)
-            with suppress(FileNotFoundError):  # it has just gone
-                rules += netlink.dump(SUBSYSTEM << 8 | GETRULE, body, read_rule)
+            rules += _rules(netlink, family, table.name, chain)
+            targets |= {rule.target for rule in rules} if chain not in table.policies else set()
+    for chain in targets & table.chains.keys():
+        if not table.chains[chain] and not _rules(netlink, family, table.name, chain):
+            table.bare.add(chain)
+
+
+def _rules(netlink: Netlink, family: int, table: str, chain: str) -> list[Rule]:
+    body = bytes([family, 0, 0, 0]) + text(RULE_TABLE, table) + text(RULE_CHAIN, chain)
+    with suppress(FileNotFoundError):  # it has just gone
+        return netlink.dump(SUBSYSTEM << 8 | GETRULE, body, read_rule)
+    return []
 
 
 def read_rule(body: memoryview) -> Rule:

@@ -118,9 +118,8 @@ def of_table(table: XTable, is_kubelets: bool, kept: list[Kept]) -> TableRemoval
         why = f"used by {_listed(users[name])}"
         kept.append(Kept(f"{table.place} chain {name}", why if name in whole else f"{why}: emptied"))
     goes = own - whole
-    return TableRemoval(
-        table, sorted(goes - users.keys()), sorted(goes.intersection(users)), _single_rules(table, goes, whole)
-    )
+    emptied = sorted(goes.intersection(users) - table.bare)
+    return TableRemoval(table, sorted(goes - users.keys()), emptied, _single_rules(table, goes, whole))
 
 
 def _users(table: XTable, own: set[str]) -> dict[str, list[str]]:

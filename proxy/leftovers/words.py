@@ -22,7 +22,11 @@ def text(plan: Plan, failed: Sequence[Failed], *, dry_run: bool) -> str:
 def _lines(plan: Plan, failed: Sequence[Failed], dry_run: bool) -> Iterator[str]:
     things = list(removals(plan))
     if not things:
-        yield "kube-proxy has left nothing here" if not plan.unread else "nothing of kube-proxy's was found"
+        yield (
+            "kube-proxy has left nothing here"
+            if not plan.unread
+            else "nothing of kube-proxy's was found in what could be read"
+        )
     else:
         yield "to remove:" if dry_run else "removed, but for what failed:" if failed else "removed:"
         yield from (f"  {thing}" for thing in things)

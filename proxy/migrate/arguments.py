@@ -18,7 +18,7 @@ from a bundle that `migrate collect` has made. On the node itself its live rules
 too: run it as root, in a pod with hostNetwork and hostPID. Our tables are loaded into a network
 namespace that is thrown away. What cannot be read is said, and the rest is reported.
 
-exit codes: 0: ready; 10: ready with changes; 11: blocked; others: as of all commands
+exit codes: 0: ready; 10: ready with changes; 11: blocked, or not known; others: as of all commands
 """
 _COLLECT: Final = "write one file with all that the report needs, nothing secret, to read elsewhere with --bundle"
 

@@ -29,7 +29,7 @@ DEVICE_HOOKS: Final[tuple[Hook, ...]] = ("ingress", "egress")
 PROGRAMS: Final = (
     ("iptables", r"filter|nat|mangle|raw|security|broute"),
     ("kube-proxy", r"kube-proxy"),
-    ("kube-proxy-nft", r"kube-proxy-nft"),
+    ("kube-proxy-nft", r"kube-proxy-nft(-standby)?"),
     ("firewalld", r"firewalld(_.*)?"),
     ("calico", r"calico(-.*)?"),
     ("flannel", r"flannel-.*"),
@@ -108,7 +108,7 @@ def read_chain(body: memoryview) -> BaseChain | None:
         priority,
         "drop" if dropping else "accept",
         rules,
-        program_of(table),
+        program_of(table, family),
     )
 
 
@@ -124,9 +124,11 @@ def _has_hook(body: memoryview) -> bool:
     return False
 
 
-def program_of(table: str) -> str:
-    """Whose table this is, by its name; "" if that is not known."""
-    return next((program for program, names in PROGRAMS if re.fullmatch(names, table)), "")
+def program_of(table: str, family: str = "") -> str:
+    """Whose table this is, by its name; "" if that is not known. iptables has none of the family inet: `inet filter` is what
+    many an nftables.conf calls the node's own firewall."""
+    found = next((program for program, names in PROGRAMS if re.fullmatch(names, table)), "")
+    return "" if found == "iptables" and family == "inet" else found
 
 
 def _unread(what: str, error: OSError | ValueError) -> Unread:

@@ -12,11 +12,11 @@ import msgspec
 from msgspec import Struct
 
 from proxy.detect.evidence import Evidence
-from proxy.migrate.entries import Dataplane, Entry, ModeName, Refusal, Unread
+from proxy.migrate.entries import Beside, Dataplane, Entry, ModeName, Refusal, Unread
 from proxy.migrate.facts import Facts, Interface, Listener, NodeFacts, PresentProxy
 from proxy.migrate.report import Proof
 from rules.elements import Sources, describe_key, endpoint, node_port_key, service_key
-from rules.objects import PROTOCOLS, Family
+from rules.objects import PROTOCOL_NAMES, PROTOCOLS, Family
 
 _NODE_PORT: Final = re.compile(r"NodePort (\d{1,5})/(\w+) \(IPv([46])\)")
 _SERVICE: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([0-9.]+)):(\d{1,5})/(\w+)")
@@ -37,6 +37,19 @@ class TextEntry(Struct, rename="camel", omit_defaults=True):
     sources: list[str] | None = None
     scheduler: str = "random"
     connections: int = 0
+    doubtful: bool = False
+    damaged: bool = False
+
+
+class TextBeside(Struct, rename="camel", omit_defaults=True, frozen=True):
+    """hairpins: "10.244.0.2:8080/TCP". dropped: as TextEntry.sources."""
+
+    pods: dict[str, str] = {}
+    hairpins: list[str] | None = None
+    health_checks: list[str] | None = None
+    dropped: list[str] | None = None
+    strays: list[str] = []
+    uneven: list[str] = []
 
 
 class TextDataplane(Struct, rename="camel", omit_defaults=True):
@@ -48,6 +61,7 @@ class TextDataplane(Struct, rename="camel", omit_defaults=True):
     unread: tuple[Unread, ...] = ()
     localhost_nodeports: bool = False
     remarks: tuple[Unread, ...] = ()
+    beside: TextBeside = TextBeside()
 
 
 class TextInterface(Struct):
@@ -137,6 +151,7 @@ def _dataplane_to_text(found: Dataplane) -> TextDataplane:
         found.unread,
         found.localhost_nodeports,
         found.remarks,
+        _beside_to_text(found.beside),
     )
 
 
@@ -151,7 +166,43 @@ def _dataplane(text: TextDataplane) -> Dataplane:
         text.unread,
         text.localhost_nodeports,
         text.remarks,
+        _beside(text.beside),
     )
+
+
+def _beside_to_text(found: Beside) -> TextBeside:
+    return TextBeside(
+        found.pods,
+        None if found.hairpins is None else list(map(_hairpin_to_text, sorted(found.hairpins))),
+        None if found.health_checks is None else list(map(describe_key, sorted(found.health_checks))),
+        _sources_to_text(found.dropped),
+        list(map(describe_key, found.strays)),
+        list(map(describe_key, found.uneven)),
+    )
+
+
+def _beside(text: TextBeside) -> Beside:
+    return Beside(
+        text.pods,
+        None if text.hairpins is None else frozenset(map(_hairpin, text.hairpins)),
+        None if text.health_checks is None else frozenset(map(parse_key, text.health_checks)),
+        _sources(text.dropped),
+        tuple(map(parse_key, text.strays)),
+        tuple(map(parse_key, text.uneven)),
+    )
+
+
+def _hairpin_to_text(one: bytes) -> str:
+    return f"{_host(one[1:-4])}:{int.from_bytes(one[-4:-2])}/{PROTOCOL_NAMES.get(one[0], one[0])}"
+
+
+def _hairpin(text: str) -> bytes:
+    address, _, protocol = text.rpartition("/")
+    return bytes((_protocol(protocol),)) + _endpoint(address)
+
+
+def _sources_to_text(sources: Sources | None) -> list[str] | None:
+    return None if sources is None else [f"{_text(first)}-{_text(last)}" for first, last in sources]
 
 
 def _entry_to_text(entry: Entry) -> TextEntry:
@@ -164,9 +215,11 @@ def _entry_to_text(entry: Entry) -> TextEntry:
         entry.outside_refusal,
         entry.keeps_source,
         entry.affinity,
-        None if entry.sources is None else [f"{_text(first)}-{_text(last)}" for first, last in entry.sources],
+        _sources_to_text(entry.sources),
         entry.scheduler,
         entry.connections,
+        entry.doubtful,
+        entry.damaged,
     )
 
 
@@ -185,6 +238,8 @@ def _entry(text: TextEntry) -> Entry:
         _sources(text.sources),
         text.scheduler,
         text.connections,
+        text.doubtful,
+        text.damaged,
     )
 
 

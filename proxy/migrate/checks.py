@@ -39,6 +39,8 @@ def _check(identifiers: str, severities: str, about: str, run: Callable[[Case], 
 
 CHECKS: Final[tuple[Check, ...]] = (
     # The node.
+    _check("elsewhere", "change", "the report was made on another machine, and knows nothing of the node itself",
+           checks_node.elsewhere),
     _check("kernel", "blocker", "Linux 5.13 or newer", checks_node.kernel),
     _check("kernel-features", "blocker", "what nftables needs of the kernel, found by trying", checks_node.features),
     _check("proof", "blocker change", "the kernel accepts the tables, in a network namespace of their own", checks_node.proof),
@@ -91,6 +93,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _check("claimed-twice", "change", "an address, protocol and port that several Services claim",
            checks_services.claimed_twice),
     _check("objects-left-out", "change", "objects, or parts of them, that cannot be used", checks_services.left_out),
+    _check("manifests-unread", "change", "files of `--manifests` that could not be read", checks_services.manifests),
     _check("orphan-slices", "info", "EndpointSlices without their Service", checks_services.orphans),
     _check("no-endpoints", "info", "Services without endpoints: how a refusal looks", checks_services.without_endpoints),
     _check("terminating-endpoints", "info", "Services that only have endpoints that terminate", checks_services.terminating),

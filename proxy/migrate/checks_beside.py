@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from proxy.migrate.case import Case, finding
 from proxy.migrate.compare import UNEVEN, excluded
-from proxy.migrate.entries import Beside
+from proxy.migrate.entries import EVERYBODY, Beside
 from proxy.migrate.outcomes import merged
 from proxy.migrate.report import Finding
 from proxy.migrate.wording import NAMES, endpoint_text, label, many, range_text, service_of, services
@@ -15,12 +15,15 @@ from proxy.model import ENDPOINT_SLICE, SERVICE, SERVICE_CIDR
 from rules.elements import Sources, address_of, address_range, describe_key, family_of, node_port_key
 from rules.objects import PROTOCOLS, Family
 
+_ALL = "not at all: all are masqueraded"
+
 
 def pods(case: Case) -> Iterator[Finding]:
     """How pods are told from others, which are masqueraded on their way to clusterIPs."""
     options = case.ours.settings.options_on(case.ours.state.node)
-    all_ = any(case.section(name).get("masqueradeAll") is True for name in ("iptables", "nftables"))
-    if options is None or all_ or not case.facts.here.is_this_node:
+    section = "nftables" if case.mode == "nftables" else "iptables"
+    all_ = case.section(section).get("masqueradeAll") is True
+    if options is None or not case.facts.here.is_this_node:
         return
     found = []
     for family in Family:
@@ -29,8 +32,10 @@ def pods(case: Case) -> Iterator[Finding]:
         then = [str(network) for network in options.local_networks if network.version == version]
         then += [options.local_interface] if options.local_interface else []
         then += [f"{options.local_interface_prefix}*"] if options.local_interface_prefix else []
+        then = [EVERYBODY] if all_ else then
         if now is not None and now not in (then or [""]):
-            found.append(f"{NAMES[family]}: now {now or 'not at all'}, then {', '.join(then) or 'not at all'}")
+            words = [_ALL if one == EVERYBODY else one or "not at all" for one in (now, *(then or [""]))]
+            found.append(f"{NAMES[family]}: now {words[0]}, then {', '.join(words[1:])}")
     if found:
         yield finding(
             "masquerade-source",

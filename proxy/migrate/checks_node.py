@@ -20,6 +20,20 @@ _FORWARDING: Final = {
 }
 
 
+def elsewhere(case: Case) -> Iterator[Finding]:
+    """This machine is not the node."""
+    if not case.facts.here.is_this_node:
+        yield finding(
+            "elsewhere",
+            "change",
+            f"Node {case.facts.node} itself was not looked at",
+            "This was made on another machine: what rules, marks, firewalls, sockets and settings the node has is not known,"
+            " and whether its own kernel accepts the ruleset.",
+            "run it on that node, or make a bundle there with `kube-proxy-nft migrate collect` and read it with --bundle",
+            [f"Node {case.facts.node}"],
+        )
+
+
 def kernel(case: Case) -> Iterator[Finding]:
     """Too old."""
     release = case.facts.here.kernel

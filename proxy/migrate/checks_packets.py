@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from proxy.migrate.case import IPTABLES_BASED, Case, finding
@@ -19,20 +19,29 @@ DEFAULT_BIT: Final = 14
 
 def forward_filters(case: Case) -> Iterator[Finding]:
     """Firewalls that drop what is forwarded, unless they let pods' traffic through without kube-proxy's help."""
-    helped = case.mode in (*IPTABLES_BASED, "")
+    for apart in (False, True):
+        yield from _forward_filters(case, [one for one in case.facts.here.forward if one.apart is apart], apart=apart)
+
+
+def _forward_filters(case: Case, chains: Sequence[ForwardFilter], *, apart: bool) -> Iterator[Finding]:
+    """apart: in tables that are not iptables'."""
+    # To IPVS, what goes to a Service is the node's own: it is not forwarded. With iptables, it is.
+    helped = case.mode in (("ipvs", "") if apart else (*IPTABLES_BASED, ""))
     for lets, severity, title in _FORWARD if helped else _FORWARD_LATER:
-        places = [one for one in case.facts.here.forward if one.lets_dnat == lets and _concerns(case, one)]
+        places = [one for one in chains if one.lets_dnat == lets and _concerns(case, one)]
         if not places:
             continue
         yield finding(
             "forward-filter",
             severity,
             title,
-            "kube-proxy's iptables and IPVS modes accept forwarded packets of Services themselves (the chain KUBE-FORWARD)."
+            _APART
+            if helped and apart
+            else "kube-proxy's iptables and IPVS modes accept forwarded packets of Services themselves (the chain KUBE-FORWARD)."
             " kube-proxy-nft leaves other programs' filters alone, as kube-proxy's nftables mode does: when KUBE-FORWARD is"
             " cleaned up, these chains decide."
             if helped
-            else "kube-proxy's nftables mode does not help against it either, so nothing changes; these chains decide.",
+            else "The proxy that runs does not help against it either, so nothing changes; these chains decide.",
             "accept there what goes to, and comes from, the pods' addresses, before the switch; many network plugins do so by"
             " themselves, and a firewall's zone for pods (firewalld: --zone=trusted --add-source) does",
             [
@@ -50,6 +59,10 @@ def _concerns(case: Case, one: ForwardFilter) -> bool:
     return not any(family.nft in words and family.nft not in served for family in Family)
 
 
+_APART: Final = (
+    "IPVS takes what goes to a Service for the node's own packets, which are not forwarded. With kube-proxy-nft they are, and"
+    " pass the forward chains of every table of nftables; what another table accepts is no help."
+)
 _FORWARD: Final[tuple[tuple[str, Severity, str], ...]] = (
     ("no", "blocker", "A firewall would drop connections to pods"),
     ("unknown", "change", "A firewall drops what is forwarded, and may drop connections to pods"),

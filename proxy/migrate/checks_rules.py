@@ -7,6 +7,8 @@ from itertools import chain
 from typing import Final
 
 from proxy.migrate.case import Case, finding
+from proxy.migrate.entries import Unread
+from proxy.migrate.facts import Facts
 from proxy.migrate.modes import ANNOTATION
 from proxy.migrate.report import Finding
 from proxy.migrate.wording import many, service_of, services, some
@@ -101,8 +103,7 @@ def only_here(case: Case) -> Iterator[Finding]:
 
 def unread(case: Case) -> Iterator[Finding]:
     """Live rules that could not be read, or not all of them."""
-    parts = [one for d in case.facts.dataplanes for one in d.unread]
-    parts += [one for one in case.facts.unread if one.what in READERS]
+    parts = unread_parts(case.facts)
     if not parts:
         return
     none = not case.comparison.compared
@@ -119,6 +120,12 @@ def unread(case: Case) -> Iterator[Finding]:
         "; ".join(dict.fromkeys(filter(None, (one.remedy for one in parts)))) or "run this as root on the node",
         list(dict.fromkeys(one.what for one in parts)),
     )
+
+
+def unread_parts(facts: Facts) -> list[Unread]:
+    """Of the rules that are there now, what could not be read."""
+    parts = [one for dataplane in facts.dataplanes for one in dataplane.unread]
+    return parts + [one for one in facts.unread if one.what in READERS]
 
 
 def none(case: Case) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from proxy.migrate.case import Case, finding
+from proxy.migrate.manifest_names import FILE
 from proxy.migrate.modes import CLAIMED, SOURCES
 from proxy.migrate.ours import node_addresses
 from proxy.migrate.report import Finding
@@ -192,6 +193,20 @@ def left_out(case: Case) -> Iterator[Finding]:
             " kube-proxy may make something else of it.",
             "correct them",
             [f"{p.kind} {_path(p.namespace, p.name)}: {p.reason}" for p in found],
+        )
+
+
+def manifests(case: Case) -> Iterator[Finding]:
+    """Files of --manifests that could not be read."""
+    found = [one for one in case.facts.unread if one.what.startswith(FILE)]
+    if found:
+        yield finding(
+            "manifests-unread",
+            "change",
+            f"{many(len(found), 'manifest')} could not be read",
+            "Objects in them are missing here: Services of which this report knows nothing, or endpoints that seem to be gone.",
+            "see the gaps: each is named with its cause; correct them, and run this again",
+            [f"{one.what}: {one.cause}" for one in found],
         )
 
 

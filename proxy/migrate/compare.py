@@ -141,10 +141,10 @@ def _compare(
         known = Known(dataplane.mode, endpoints, whole, ours.knows_node, key in ours.rivals)
         differs = () if entry == both.here == both.there else tuple(differences(entry, both, known))
         differs = (*differs, _WEIGHTS) if key in uneven else differs
-        differs = differs or ((_DAMAGED,) if damaged.concerns(port) else ())
+        differs = differs or ((_DAMAGED,) if entry.damaged or damaged.concerns(port) else ())
         _remember(port.name, differs, found)
         result = result_of(differs)
-        if result == "same" and (not endpoints or doubtful.concerns(port)):
+        if result == "same" and (not endpoints or entry.doubtful or doubtful.concerns(port)):
             result = "not-compared"
         rows.setdefault(service, []).append(_row(port, result, differs, texts))
     for entry in _theirs(live.values(), facts, ours):

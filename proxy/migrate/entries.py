@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -26,6 +26,8 @@ class Entry(Struct, frozen=True, gc=False):
     sources: who may use it; None: everybody.
     scheduler: as IPVS spells it; "random" in the other modes.
     connections: that the dataplane itself tracks and would lose (IPVS: active and inactive); no part of a comparison.
+    doubtful: a rule on the way was not understood: what is said here may not be so. damaged: its rules are not as their
+    proxy writes them. The dataplane's `unread` and `remarks` tell which; no part of a comparison.
     """
 
     key: bytes
@@ -39,6 +41,8 @@ class Entry(Struct, frozen=True, gc=False):
     sources: Sources | None = None
     scheduler: str = "random"
     connections: int = 0
+    doubtful: bool = False
+    damaged: bool = False
 
 
 class Unread(Struct, frozen=True):
@@ -49,11 +53,14 @@ class Unread(Struct, frozen=True):
     remedy: str = ""
 
 
+EVERYBODY: Final = "all"
+
+
 class Beside(Struct, frozen=True):
     """What rules say beside their entries; None: they, or what was read of them, do not tell it.
 
     pods: family ("ip", "ip6") -> how a pod's packet is told where clusterIPs are masqueraded: "10.244.0.0/16", "cbr0",
-    "cali*"; "": not at all. hairpins: endpoints that may connect to themselves: the protocol's number, and the packed
+    "cali*"; "": not at all; EVERYBODY: pods are masqueraded, too. hairpins: endpoints that may connect to themselves: the protocol's number, and the packed
     endpoint. health_checks: ports that are let in for load balancers' health checks, as rules.elements.node_port_key makes
     them. dropped: ranges of clusterIPs; what goes to one that no Service has is dropped. strays: service keys of virtual
     servers that may be kube-proxy's, or another program's. uneven: service keys whose endpoints have weights other than 1.

@@ -42,12 +42,14 @@ class ForwardFilter(Struct, frozen=True):
     accepts: words of the rules that accept (source, destination, interface, mark), as far as they are understood; a rule
     that accepts everything, or all that goes to or comes from a pod range, is among them as it is written.
     lets_dnat: "yes", "no", "unknown": whether a new connection from outside that was sent to a pod by DNAT passes without
-    kube-proxy's own rules (KUBE-FORWARD).
+    kube-proxy's own rules (KUBE-FORWARD). apart: in a table that is not iptables': what KUBE-FORWARD accepts comes by all
+    the same, since a packet passes the base chains of each table.
     """
 
     place: str
     lets_dnat: Literal["yes", "no", "unknown"]
     accepts: tuple[str, ...] = ()
+    apart: bool = False
 
 
 class Listener(Struct, frozen=True):

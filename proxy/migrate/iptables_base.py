@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from ipaddress import ip_network
 from typing import Final
 
-from proxy.migrate.iptables_save import Rule, Table
+from proxy.migrate.iptables_chains import NOT_OURS, text_of
+from proxy.migrate.iptables_keys import is_of_key, value_of
+from proxy.migrate.iptables_save import Option, Rule, Table
 from proxy.migrate.notes import Notes
-from rules.elements import node_port_key
+from rules.elements import address_range, node_port_key
 from rules.objects import Family
 
 SERVICES, NODE_PORTS, EXTERNAL_SERVICES = "KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES"
+NODE_PORT: Final = "KUBE-NODE-PORT"
+"""Of IPVS mode."""
 FIREWALL, FORWARD, POSTROUTING = "KUBE-PROXY-FIREWALL", "KUBE-FORWARD", "KUBE-POSTROUTING"
 Jump = tuple[str, str, str, str]
 
@@ -33,27 +38,39 @@ IPVS_JUMPS: Final[tuple[Jump, ...]] = (
     ("nat", "PREROUTING", SERVICES, "what comes from pods and from outside is not masqueraded"),
     ("nat", "OUTPUT", SERVICES, "what this node sends to Services is not masqueraded"),
     ("nat", "POSTROUTING", POSTROUTING, "nothing is masqueraded"),
-    ("nat", SERVICES, "KUBE-NODE-PORT", "what goes to NodePorts is not masqueraded"),
+    ("nat", SERVICES, NODE_PORT, "what goes to NodePorts is not masqueraded"),
     ("filter", "INPUT", FIREWALL, "source ranges keep nobody out"),
     ("filter", "FORWARD", FIREWALL, "source ranges do not keep out what is forwarded"),
     ("filter", "FORWARD", FORWARD, "packets of Services may not be forwarded"),
     ("filter", "INPUT", "KUBE-NODE-PORT", "load balancers' health checks may not be let in"),
     ("filter", "INPUT", "KUBE-IPVS-FILTER", "programs of this node answer at Services' addresses"),
 )
+CONCERNED: Final = {
+    ("nat", SERVICES): "all",
+    ("nat", POSTROUTING): "all",
+    ("filter", SERVICES): "refused",
+    ("filter", EXTERNAL_SERVICES): "refused",
+    ("filter", FIREWALL): "guarded",
+}
+"""Whose Services' traffic is not as it should be where such a jump is missing: those without endpoints, with source ranges."""
+ENDS: Final = frozenset({"ACCEPT", "RETURN", "DROP", "REJECT", "DNAT", "REDIRECT"})
 Rules = Callable[[Table, str], Iterable[Rule]]
 """A chain's rules; none where there is no such chain."""
 
 
 class Base:
-    """rules: takes them apart. notes: takes what is wrong."""
+    """rules: takes them apart. notes: takes what is wrong. concerned: whose traffic that is, as in CONCERNED."""
 
     def __init__(self, family: Family, nat: Table, filters: Table, rules: Rules, notes: Notes) -> None:
         self._family, self._nat, self._filter = family, nat, filters
         self._rules, self._notes = rules, notes
+        self.concerned: set[str] = set()
 
-    def check(self, jumps: Iterable[Jump], mark: int) -> None:
-        """mark: what KUBE-MARK-MASQ sets; 0: nothing."""
-        self._check_jumps(jumps)
+    def check(self, jumps: Iterable[Jump], mark: int, served: Collection[bytes] = ()) -> None:
+        """mark: what KUBE-MARK-MASQ sets; 0: nothing. served: addresses of Services, packed."""
+        self._check_jumps(jumps, served)
+        if not mark:
+            self.concerned.add("all")
         if POSTROUTING in self._nat:
             self._check_masquerading(mark)
         if FORWARD in self._filter:
@@ -65,19 +82,61 @@ class Base:
             return None
         found: set[bytes] = set()
         for rule in self._rules(self._filter, NODE_PORTS):
-            port = rule.option("--dport")
-            if rule.target == "ACCEPT" and port and port.value.isdecimal() and 0 < int(port.value) < 65536:
-                found.add(node_port_key(self._family, 6, int(port.value)))
+            port = value_of(rule, "--dport")
+            is_plain = value_of(rule, "-p") == "tcp" and all(map(is_of_key, rule.matches)) and rule.option("-d") is None
+            if rule.target == "ACCEPT" and is_plain and port.isdecimal() and 0 < int(port) < 65536:
+                found.add(node_port_key(self._family, 6, int(port)))
+            elif not rule.option("--match-set"):  # IPVS mode's are told by their ipsets
+                self._notes.add(f"{self._family.nft} filter: {text_of(rule)}", NOT_OURS)
         return frozenset(found)
 
-    def _check_jumps(self, jumps: Iterable[Jump]) -> None:
+    def _check_jumps(self, jumps: Iterable[Jump], served: Collection[bytes]) -> None:
         tables = {"nat": self._nat, "filter": self._filter}
         for table, base, to, otherwise in jumps:
             rules = tables[table]
             if to not in rules or (table == "filter" and not rules[to].spans):
                 continue
-            if not any(rule.target == to for rule in self._rules(rules, base)):
-                self._notes.remark(f"{self._family.nft} {table}: {base} does not lead to {to}", otherwise)
+            where = f"{self._family.nft} {table}: {base}"
+            before: list[Rule] = []
+            is_narrow = False
+            for rule in self._rules(rules, base):
+                if rule.target == to:
+                    if all(_is_of_new(option) or (to == NODE_PORT and _is_local(option)) for option in rule.matches):
+                        break
+                    is_narrow = True
+                before.append(rule)
+            else:
+                how = f"leads to {to} for some packets only" if is_narrow else f"does not lead to {to}"
+                self._notes.remark(f"{where} {how}", otherwise)
+                self.concerned.add(CONCERNED.get((table, to), ""))
+                continue
+            self._check_before(table, where, to, before, served)
+
+    def _check_before(self, table: str, where: str, to: str, before: Iterable[Rule], served: Collection[bytes]) -> None:
+        """Rules that keep packets from a jump."""
+        for rule in before:
+            if (rule.target not in ENDS and not rule.goto) or (to == FORWARD and rule.target in ("ACCEPT", "RETURN")):
+                continue
+            is_all = all(map(_is_of_new, rule.matches))
+            if is_all:
+                self.concerned.add(CONCERNED.get((table, to), ""))
+            # Firewalls have many rules that accept this and that: only one for everything is meant there.
+            if is_all or (table == "nat" and to == SERVICES and self._may_be_for_service(rule, served)):
+                cause = f"such packets do not come to {to}, whose jump is behind this rule"
+                self._notes.remark(f"{where}: {text_of(rule)}", cause)
+
+    def _may_be_for_service(self, rule: Rule, served: Collection[bytes]) -> bool:
+        """In the table nat. Translations that name a destination are told otherwise (iptables_nat)."""
+        destination = rule.option("-d")
+        if destination is None:
+            return True
+        if rule.target in ("DNAT", "REDIRECT") and not destination.negated:
+            return False
+        try:
+            first, last = address_range(ip_network(destination.value))
+        except ValueError:
+            return True
+        return any((first <= address <= last) is not destination.negated for address in served)
 
     def _check_masquerading(self, mark: int) -> None:
         where = f"{self._family.nft} nat: chain {POSTROUTING}"
@@ -88,15 +147,34 @@ class Base:
         elif mark and marked and mark not in marked:
             cause = f"it masquerades packets with the mark {marked[0]:#x}, and KUBE-MARK-MASQ sets {mark:#x}"
             self._notes.remark(where, cause)
+        elif mark and not _is_masqueraded(rules, mark):
+            self._notes.remark(where, "what is marked for it is not masqueraded")
+        elif _is_masqueraded(rules, 0):
+            self._notes.remark(where, "everything is masqueraded, and not only what is marked for it")
+        else:
+            for rule in rules:
+                if not _is_of_postrouting(rule):
+                    self._notes.remark(f"{where}: {text_of(rule)}", "not a rule that kube-proxy writes")
+            return
+        self.concerned.add("all")
 
     def _check_forwarding(self, mark: int) -> None:
         where = f"{self._family.nft} filter: chain {FORWARD}"
-        accepting = [rule for rule in self._rules(self._filter, FORWARD) if rule.target == "ACCEPT"]
-        marked = [number for rule in accepting if (number := _mark_of(rule))]
+        rules = list(self._rules(self._filter, FORWARD))
+        accepting = [rule for rule in rules if rule.target == "ACCEPT"]
+        plain = [rule for rule in accepting if all(map(_is_of_mark, rule.matches))]
+        marked = [number for rule in plain if (number := _mark_of(rule))]
+        answers = [rule for rule in accepting if "ESTABLISHED" in value_of(rule, "--ctstate").split(",")]
         if not accepting:
             self._notes.remark(where, "it lets nothing through: packets of Services may not be forwarded")
         elif not marked or (mark and mark not in marked):
             self._notes.remark(where, "it does not let through what is to be masqueraded")
+        elif not answers:
+            self._notes.remark(where, "it does not let answers through")
+        for rule in rules:
+            is_invalid = rule.target == "DROP" and value_of(rule, "--ctstate") == "INVALID"
+            if not is_invalid and rule not in plain and rule not in answers:
+                self._notes.remark(f"{where}: {text_of(rule)}", "not a rule that kube-proxy writes")
 
 
 def mark_of_target(rule: Rule) -> int:
@@ -109,8 +187,45 @@ def mark_of_target(rule: Rule) -> int:
 
 
 def _mark_of(rule: Rule) -> int:
-    option = rule.option("--mark")
-    return _number(option.value) if option else 0
+    return _number(option.value) if (option := rule.option("--mark")) else 0
+
+
+def _is_of_new(option: Option) -> bool:
+    """Whether no new connection is left out by it."""
+    return option.name == "--comment" or (
+        option.name == "--ctstate" and not option.negated and "NEW" in option.value.split(",")
+    )
+
+
+def _is_of_mark(option: Option) -> bool:
+    return option.name == "--comment" or (option.name == "--mark" and not option.negated)
+
+
+def _is_of_postrouting(rule: Rule) -> bool:
+    """Whether KUBE-POSTROUTING has such a rule: it goes back, clears the mark, or masquerades."""
+    if not all(option.name in ("--comment", "--mark", "--match-set") for option in rule.matches):
+        return False
+    if rule.target == "MARK":
+        bits = rule.option("--set-xmark")
+        return rule.option("--xor-mark") is not None or (bits is not None and bits.value.endswith("/0x0"))
+    return rule.target in ("RETURN", "MASQUERADE")
+
+
+def _is_local(option: Option) -> bool:
+    return option.name == "--dst-type" and option.value == "LOCAL" and not option.negated
+
+
+def _is_masqueraded(rules: Iterable[Rule], mark: int) -> bool:
+    """Whether KUBE-POSTROUTING masquerades what has this mark, and is no connection of an endpoint to itself."""
+    for rule in rules:
+        wanted = rule.option("--mark")
+        if wanted and (_number(wanted.value) == mark) is wanted.negated:
+            continue
+        if any(option.name not in ("--comment", "--mark") for option in rule.matches):
+            continue
+        if rule.target in (*ENDS, "MASQUERADE"):
+            return rule.target == "MASQUERADE"
+    return False
 
 
 def _number(text: str) -> int:

@@ -16,30 +16,37 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from ipaddress import ip_network
 from itertools import islice
-from typing import Final
+from typing import Final, Literal
 
-from proxy.migrate.iptables_save import Chain, Rule, Table, rule_of
+from msgspec.structs import replace
+
+from proxy.migrate.iptables_keys import PROTOCOLS, is_of_key, key_of
+from proxy.migrate.iptables_save import Chain, Option, Rule, Table, rule_of
 from proxy.migrate.notes import Notes
-from proxy.migrate.outcomes import Outcome, Source, merged
+from proxy.migrate.outcomes import Outcome, Source, flagged, merged
 from rules.elements import address_range, endpoint
 from rules.objects import Family
 
 MARK_MASQUERADE, MARK_DROP = "KUBE-MARK-MASQ", "KUBE-MARK-DROP"
 SERVICE_CHAINS: Final = ("KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-XLB-")
 EXTERNAL_CHAINS: Final = ("KUBE-EXT-", "KUBE-FW-", "KUBE-XLB-")
-PROTOCOLS: Final = {"tcp": 6, "udp": 17, "sctp": 132}
 DETECTOR_SAMPLE: Final = 1000
 
+HARMLESS: Final = ("", "LOG", "NFLOG", "TRACE")
+"""Targets behind which nothing is different."""
 NOT_OURS: Final = "not a rule that kube-proxy writes: it was not followed"
+Marking = Literal["elsewhere", "all"]
+"""Who is masqueraded on the way to a clusterIP: who is no pod, or everybody."""
+_MASK: Final = rb"(?: --mask (?:255\.255\.255\.255|ffff(?::ffff){7}))?"
 _COMMENT: Final = rb'(?: -m comment --comment (?:"[^"\\\n]*+"|[^\s"]++))?'
 _START: Final = rb"(?:\[\d++:\d++\] )?-A \S++"
 _TO_ENDPOINT: Final = re.compile(
     _START + _COMMENT + rb"(?: -m statistic --mode random --probability ([\d.]++)"
-    rb"| -m recent --rcheck --seconds (\d++)(?: --reap)? --name (\S++)(?: --mask \S++)? --rsource)? -j (KUBE-SEP-\S++)\n"
+    rb"| -m recent --rcheck --seconds (\d++)(?: --reap)? --name (\S++)" + _MASK + rb" --rsource)? -j (KUBE-SEP-\S++)\n"
 )
 _HAIRPIN: Final = re.compile(_START + rb" -s ([^\s/]++)(?:/32|/128)" + _COMMENT + rb" -j KUBE-MARK-MASQ\n")
 _TRANSLATE: Final = re.compile(
-    _START + rb" -p (\w++)" + _COMMENT + rb"(?: -m recent --set --name (\S++)(?: --mask \S++)? --rsource)?"
+    _START + rb" -p (\w++)" + _COMMENT + rb"(?: -m recent --set --name (\S++)" + _MASK + rb" --rsource)?"
     rb"(?: -m (?:tcp|udp|sctp))? -j DNAT --to-destination (\S++)\n"
 )
 
@@ -54,27 +61,51 @@ class Chains:
         self._known: dict[tuple[str, Source], Outcome] = {}
         self.detector = _detector(nat)
         """How a pod's packet is told: "-s 10.244.0.0/16", "-i cbr0"; "" if kube-proxy does not tell them."""
-        self.marking: set[tuple[str, str]] = set()
-        """(chain, address) of rules that were met which have what goes to a clusterIP from elsewhere masqueraded."""
+        self.marking: dict[tuple[str, bytes], Marking] = {}
+        """(chain, key) of rules that were met which have what goes to a clusterIP masqueraded."""
 
     def follow(self, rules: Iterable[Rule], source: Source) -> Outcome:
         """What these rules do, one after another."""
-        masquerade = False
+        before = self._notes.seen
+        return flagged(self._follow(rules, source), before, self._notes.seen)
+
+    def _follow(self, rules: Iterable[Rule], source: Source) -> Outcome:
+        masquerade = doubtful = damaged = False
         for rule in rules:
+            if _is_for_cluster_ip(rule):
+                self._mark_cluster_ip(rule)
+                continue
             if not self._matches(rule, source):
                 continue
-            if rule.target == MARK_MASQUERADE:
+            if rule.goto:  # it would not come back to the next rule
+                self.note(rule, NOT_OURS)
+            elif rule.target == MARK_MASQUERADE:
                 masquerade = True
             elif rule.target in (MARK_DROP, "DROP"):
-                return Outcome(masquerade=masquerade, refusal="drop")
+                return Outcome(masquerade=masquerade, refusal="drop", doubtful=doubtful, damaged=damaged)
             elif rule.target.startswith(SERVICE_CHAINS):
                 found = self.through(rule.target, source)
                 masquerade |= found.masquerade
+                doubtful |= found.doubtful
+                damaged |= found.damaged
                 if found.ends:
-                    return Outcome(found.endpoints, masquerade, found.affinity, found.refusal, found.sources)
+                    return replace(found, masquerade=masquerade, doubtful=doubtful, damaged=damaged)
             elif rule.target:
                 self.note(rule, NOT_OURS)
-        return Outcome(masquerade=masquerade)
+        return Outcome(masquerade=masquerade, doubtful=doubtful, damaged=damaged)
+
+    def _mark_cluster_ip(self, rule: Rule) -> None:
+        """Who comes to its clusterIP another way is not meant."""
+        key, who = key_of(rule, self._family), "all"
+        for option in rule.matches:
+            if option.name in ("-s", "-i") and option.negated and f"{option.name} {option.value}" == self.detector:
+                who = "elsewhere"
+            elif not is_of_key(option):
+                key = b""
+        if not key or rule.goto:
+            self.note(rule, NOT_OURS)
+        elif self.marking.get((rule.chain, key)) != "all":
+            self.marking[rule.chain, key] = who  # type: ignore[assignment]
 
     def through(self, name: str, source: Source) -> Outcome:
         """What a chain KUBE-SVC-*, KUBE-SVL-*, KUBE-EXT-*, KUBE-FW-* or KUBE-XLB-* does."""
@@ -83,6 +114,7 @@ class Chains:
         found = self._known.get((name, source))
         if found is None:
             self._known[name, source] = Outcome()  # whoever comes back here goes round in circles
+            before = self._notes.seen
             chain = self._nat.get(name)
             if chain is None:
                 self._notes.remark(f"chain {name}", "it is not there, and a rule leads to it")
@@ -91,7 +123,7 @@ class Chains:
                 found = self._firewall(name, chain, source)
             else:
                 found = self._balance(name, chain, source)
-            self._known[name, source] = found
+            found = self._known[name, source] = flagged(found, before, self._notes.seen)
         return found
 
     def note(self, rule: Rule, cause: str) -> None:
@@ -116,18 +148,19 @@ class Chains:
     def _matches(self, rule: Rule, source: Source) -> bool:
         """Noted, if that cannot be told."""
         result = True
+        if rule.chain.startswith(("KUBE-SVC-", "KUBE-SVL-")) and any(map(_is_of_source, rule.matches)):
+            self.note(rule, NOT_OURS)  # they make no difference
+            return False
         for option in rule.matches:
             match option.name:
                 case "" if option.module in PROTOCOLS:
                     continue
                 case "--comment" | "--nfacct-name":
                     continue
-                case "-d" | "-p" | "--dport" if rule.chain in ("KUBE-SERVICES", "KUBE-NODEPORTS"):
+                case "-d" | "-p" | "--dport" if (
+                    rule.chain in ("KUBE-SERVICES", "KUBE-NODEPORTS") and not option.negated
+                ):
                     continue
-                case "-d" | "-p" | "--dport" if rule.target == MARK_MASQUERADE and rule.chain.startswith("KUBE-SV"):
-                    if option.name == "-d":
-                        self.marking.add((rule.chain, option.value))
-                    return False  # for its clusterIP; who comes another way is not meant
                 case "--src-type" if option.value == "LOCAL":
                     result &= (source is Source.NODE) is not option.negated
                 case "--dst-type" if option.value == "LOCAL" and not option.negated:
@@ -138,8 +171,6 @@ class Chains:
                     result = False
                 case "-s" | "-i" if f"{option.name} {option.value}" == self.detector:
                     result &= (source is Source.POD) is not option.negated
-                case "-s" | "-i" if rule.target == MARK_MASQUERADE and option.negated and rule.chain == "KUBE-SERVICES":
-                    return False
                 case _:
                     self.note(rule, NOT_OURS)
                     return False
@@ -149,6 +180,7 @@ class Chains:
         """KUBE-FW-*: the source ranges, each with a jump to the same chain; what is left is dropped."""
         ranges: list[tuple[bytes, bytes]] = []
         plain: list[Rule] = []
+        before_ranges = 0
         targets: dict[str, None] = {}
         for rule in self.rules(chain.lines()):
             only = [option for option in rule.matches if option.name != "--comment"]
@@ -163,10 +195,14 @@ class Chains:
                 except ValueError:
                     self.note(rule, NOT_OURS)
                 targets[rule.target] = None
+                before_ranges = len(plain)
             else:
                 plain.append(rule)
         if not ranges:
             return self.follow(plain, source)
+        for rule in plain[:before_ranges]:
+            if rule.target not in ("", MARK_MASQUERADE):
+                self.note(rule, NOT_OURS)
         if len(targets) > 1:
             self._notes.remark(f"chain {name}", f"leads to {' and to '.join(targets)}: taken for the first")
         before = self.follow((rule for rule in plain if rule.target == MARK_MASQUERADE), source)
@@ -174,8 +210,12 @@ class Chains:
         if rest.endpoints:
             return rest  # the ranges keep nobody out
         found = self.through(next(iter(targets)), source)
-        return Outcome(
-            found.endpoints, found.masquerade or before.masquerade, found.affinity, found.refusal, merged(ranges)
+        return replace(
+            found,
+            masquerade=found.masquerade or before.masquerade,
+            sources=merged(ranges),
+            doubtful=found.doubtful or before.doubtful or rest.doubtful,
+            damaged=found.damaged or before.damaged or rest.damaged,
         )
 
     def _balance(self, name: str, chain: Chain, source: Source) -> Outcome:
@@ -196,6 +236,8 @@ class Chains:
                 if seconds is None:
                     chosen[to] = None
                     chances.append(chance)
+                elif chosen:
+                    self._notes.remark(self.called(name), "session affinity comes after an endpoint was chosen")
                 else:
                     sticky[to] = int(seconds), listed
         before = self.follow(others, source)
@@ -205,11 +247,12 @@ class Chains:
             self._notes.remark(self.called(name), "an endpoint is there more than once")
         elif not _are_even(chances):
             self._notes.remark(self.called(name), "its endpoints are not chosen evenly")
-        endpoints, remembered = set(), set()
+        endpoints, remembered, protocols = set(), set(), set()
         for to in chosen | dict.fromkeys(sticky):
-            packed, listed = self._endpoint(to)
+            packed, listed, protocol = self._endpoint(to)
             if packed:
                 endpoints.add(packed)
+                protocols.add(protocol)
             seconds, wanted = sticky.get(to, (0, b""))
             remembered.add(seconds if to in chosen and listed == wanted else 0)
         affinity = next(iter(remembered)) if len(remembered) == 1 else 0
@@ -217,20 +260,23 @@ class Chains:
             self._notes.remark(
                 self.called(name), "session affinity for some endpoints, and not, or otherwise, for others"
             )
-        return Outcome(frozenset(endpoints), before.masquerade, affinity)
+        protocol_numbers = frozenset(protocols)
+        return replace(before, endpoints=frozenset(endpoints), affinity=affinity, protocols=protocol_numbers)
 
-    def _endpoint(self, name: bytes) -> tuple[bytes, bytes]:
-        """Where KUBE-SEP-* leads, b"" if that is nowhere; and the list that it puts the client on."""
+    def _endpoint(self, name: bytes) -> tuple[bytes, bytes, int]:
+        """Where KUBE-SEP-* leads, b"" if that is nowhere; the list that it puts the client on; and the protocol."""
         chain = self._nat.get(name.decode())
         packed = listed = own = b""
+        protocol = 0
         for start, end in chain.blocks() if chain else ():
             at = start
             while at < end:
-                if found := _HAIRPIN.match(chain.text, at, end):  # type: ignore[union-attr]
+                if not packed and (found := _HAIRPIN.match(chain.text, at, end)):  # type: ignore[union-attr]
                     own, at = found[1], found.end()
                     continue
-                if found := _TRANSLATE.match(chain.text, at, end):  # type: ignore[union-attr]
+                if not packed and (found := _TRANSLATE.match(chain.text, at, end)):  # type: ignore[union-attr]
                     packed, listed, at = destination(found[3]), found[2] or b"", found.end()
+                    protocol = PROTOCOLS.get(found[1].decode(), 0)
                     continue
                 next_at = chain.text.index(b"\n", at) + 1  # type: ignore[union-attr]
                 self._notes.add(
@@ -243,7 +289,20 @@ class Chains:
         elif not own or _address(own) != packed[:-4]:
             cause = "an endpoint that connects to itself is not masqueraded"
             self._notes.remark(self.called(name.decode()), cause)
-        return packed, listed
+        return packed, listed, protocol
+
+
+def _is_of_source(option: Option) -> bool:
+    return option.name in ("-s", "-i", "--src-type", "--physdev-is-in")
+
+
+def _is_for_cluster_ip(rule: Rule) -> bool:
+    """Whether it marks what goes to one address, in a chain that others come to as well, or only from some."""
+    if rule.target != MARK_MASQUERADE or rule.option("-d") is None:
+        return False
+    if rule.chain.startswith(("KUBE-SVC-", "KUBE-SVL-")):
+        return True
+    return rule.chain == "KUBE-SERVICES" and any(option.name in ("-s", "-i") for option in rule.matches)
 
 
 def _are_even(chances: list[bytes | None]) -> bool:

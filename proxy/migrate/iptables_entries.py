@@ -65,9 +65,11 @@ def of_text(ip4: Text, ip6: Text, source: str = "") -> Dataplane | None:
 
 def both(nft: Dataplane, legacy: Dataplane) -> Dataplane:
     """Chains in both variants: the kernel asks both, and which is first depends on which was there first."""
-    entries = {entry.key: entry for entry in legacy.entries} | {entry.key: entry for entry in nft.entries}
     others = {entry.key: entry for entry in legacy.entries}
-    differing = sum(1 for entry in nft.entries if others.get(entry.key, entry) != entry)
+    differ = {entry.key for entry in nft.entries if others.get(entry.key, entry) != entry}
+    differing = len(differ)
+    first = {entry.key: replace(entry, doubtful=True) if entry.key in differ else entry for entry in nft.entries}
+    entries = others | first
     told = Unread(
         "KUBE-* chains of iptables in both variants, nft and legacy",
         f"{len(nft.entries)} addresses in nft, {len(legacy.entries)} in legacy, {differing} of them in both and different; "

@@ -182,16 +182,23 @@ def _plain_option(option: Option, pods: Sequence[Network]) -> Match:
         case "--ctstate" | "--state":
             states = option.value.split(",")
             return "yes" if "NEW" in states or "DNAT" in states else "no"
-        case "-d":
-            return _destination(option.value, pods)
-        case "-s":
-            return _source(option.value, pods)
+        case "-d" | "-s":
+            return network_match(option.name, option.value, pods)
         case "-i" | "-o":
-            if _CONTAINER_INTERFACES.match(option.value):
-                return "no"
-            if _POD_INTERFACES.match(option.value):
-                return "no" if option.name == "-i" else "maybe"
+            return interface_match(option.value, is_in=option.name == "-i")
     return "maybe"
+
+
+def network_match(option: str, network: str, pods: Sequence[Network]) -> Match:
+    """Whether a connection from outside to a pod is meant. option: "-d" or "-s"."""
+    return _destination(network, pods) if option == "-d" else _source(network, pods)
+
+
+def interface_match(name: str, *, is_in: bool) -> Match:
+    """The same by the name of an interface, or its beginning. is_in: it comes through it."""
+    if _CONTAINER_INTERFACES.match(name):
+        return "no"
+    return "no" if _POD_INTERFACES.match(name) and is_in else "maybe"
 
 
 def _destination(text: str, pods: Sequence[Network]) -> Match:

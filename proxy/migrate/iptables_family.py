@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-import socket
+from collections import Counter
 from collections.abc import Iterator
+from ipaddress import ip_network
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from proxy.migrate.entries import Entry, Refusal
+from proxy.migrate.entries import EVERYBODY, Entry, Refusal
 from proxy.migrate.iptables_base import (
     EXTERNAL_SERVICES,
     FIREWALL,
@@ -21,17 +23,19 @@ from proxy.migrate.iptables_base import (
 )
 from proxy.migrate.iptables_chains import (
     EXTERNAL_CHAINS,
+    HARMLESS,
     MARK_MASQUERADE,
     NOT_OURS,
-    PROTOCOLS,
     SERVICE_CHAINS,
     Chains,
+    Marking,
     text_of,
 )
+from proxy.migrate.iptables_keys import PROTOCOLS, is_of_key, key_of, one_address, value_of
 from proxy.migrate.iptables_save import Rule, Saved, Table
 from proxy.migrate.notes import Notes
 from proxy.migrate.outcomes import Outcome, Source
-from rules.elements import describe_key, node_port_key, service_key
+from rules.elements import address_of, address_range, describe_key, node_port_key
 from rules.objects import Family
 
 LOOPBACK: Final = "127.0.0.0/8"
@@ -58,6 +62,7 @@ class _Route(Struct):
     rules: list[Rule]
     name: str = ""
     external: bool = False
+    doubtful: bool = False
 
 
 class _Verdict(Struct):
@@ -81,29 +86,69 @@ class _Reader:
         self._addresses: list[bytes] | None = []
         self._localhost = False
         self._guarded: set[bytes] = set()
-        self._cluster_ips: dict[bytes, bool] = {}
-        """Key of a clusterIP -> whether what comes from elsewhere is masqueraded."""
+        self._cluster_ips: dict[bytes, Marking | None] = {}
+        """Key of a clusterIP -> who is masqueraded on the way to it; None: nobody."""
+        self._doubtful: list[tuple[bytes, bytes]] = []
+        """Ranges of addresses that a rule which was not understood is about."""
+        self._doubtful_ports = self._doubtful_guards = False
 
     def read(self) -> FamilyEntries:
         base = Base(self._family, self._nat, self._filter, self._rules, self._notes)
         mark = self._mark()
-        base.check(JUMPS, mark)
         self._services()
         self._node_ports()
         for name in (SERVICES, EXTERNAL_SERVICES):
             self._refusals(name)
         self._firewall()
         keys = self._routes.keys() | self._verdicts.keys()
-        entries = [self._entry(key, self._routes.get(key), self._verdicts.get(key)) for key in sorted(keys)]
+        base.check(JUMPS, mark, {address_of(key) for key in keys if len(key) != 9})
+        found = {key: self._entry(key, self._routes.get(key), self._verdicts.get(key)) for key in sorted(keys)}
+        pods = self._pods(found) if self._cluster_ips else None
+        entries = [self._with_common(entry, base) for entry in found.values()]
         addresses = None if self._addresses is None else tuple(self._addresses)
-        pods = self._pods() if self._cluster_ips else None
         return FamilyEntries(entries, addresses, self._localhost, mark, pods, base.health_checks())
+
+    def _with_common(self, entry: Entry, base: Base) -> Entry:
+        """With what is wrong, or not understood, for many of them."""
+        is_node_port = len(entry.key) == 9
+        damaged = (
+            "all" in base.concerned
+            or ("refused" in base.concerned and (entry.refusal or entry.outside_refusal) != "")
+            or ("guarded" in base.concerned and entry.sources is not None)
+            or (is_node_port and self._addresses == [])
+        )
+        if is_node_port:
+            doubtful = self._doubtful_ports
+        else:
+            address = address_of(entry.key)
+            doubtful = any(first <= address <= last for first, last in self._doubtful)
+        doubtful |= self._doubtful_guards and entry.sources is not None
+        if not damaged and not doubtful:
+            return entry
+        return replace(entry, doubtful=entry.doubtful or doubtful, damaged=entry.damaged or damaged)
 
     def _rules(self, table: Table, chain: str) -> Iterator[Rule]:
         return self._chains.rules(table[chain].lines()) if chain in table else iter(())
 
     def _note(self, rule: Rule, table: str) -> None:
         self._notes.add(f"{self._family.nft} {table}: {text_of(rule)}", NOT_OURS)
+
+    def _doubt(self, rule: Rule, table: str) -> None:
+        """Of a rule among those of all Services: what it is about is not known well enough."""
+        self._note(rule, table)
+        if rule.target in HARMLESS:
+            return
+        try:
+            network = ip_network(value_of(rule, "-d"))
+        except ValueError:
+            self._doubt_all(rule)
+        else:
+            self._doubtful.append(address_range(network))
+
+    def _doubt_all(self, rule: Rule) -> None:
+        if rule.target not in HARMLESS:
+            self._doubtful.append((bytes(self._family.address_size), b"\xff" * self._family.address_size))
+            self._doubtful_ports = True
 
     def _services(self) -> None:
         """KUBE-SERVICES: first those of an address and port, last those that lead to the NodePorts."""
@@ -114,7 +159,7 @@ class _Reader:
             elif key and (rule.target == MARK_MASQUERADE or rule.target.startswith(SERVICE_CHAINS)):
                 self._route(key, rule)
             else:
-                self._note(rule, "nat")
+                self._doubt(rule, "nat")
 
         if self._addresses == [] and NODE_PORTS in self._nat and self._nat[NODE_PORTS].spans:
             where = f"{self._family.nft} nat: {SERVICES} does not lead to {NODE_PORTS}"
@@ -126,12 +171,16 @@ class _Reader:
         for rule in self._rules(self._nat, NODE_PORTS):
             key = self._key(rule, node_port=True)
             if key and (rule.target == MARK_MASQUERADE or rule.target.startswith(SERVICE_CHAINS)):
-                if _value(rule, "-d") == LOOPBACK:
+                if value_of(rule, "-d") == LOOPBACK:
                     local.append((key, rule))
-                else:
-                    self._route(key, rule)
+                    continue
+                self._route(key, rule)
+                if rule.option("-d"):  # at one address, or at all but one
+                    self._note(rule, "nat")
+                    self._routes[key].doubtful = True
             else:
                 self._note(rule, "nat")
+                self._doubtful_ports |= rule.target not in HARMLESS
         for key, rule in local:
             route = self._routes.get(key)
             if route is None or all(rule.target != other.target for other in route.rules):
@@ -161,7 +210,7 @@ class _Reader:
                     everywhere = True
                 case "-d" if option.negated and option.value in (LOOPBACK, "::1/128"):
                     localhost = False
-                case "-d" if not option.negated and (address := self._address(option.value)):
+                case "-d" if not option.negated and (address := one_address(option.value, self._family)):
                     if self._addresses is not None:
                         self._addresses.append(address)
                     self._localhost |= address[0] == 127 and self._family is Family.IPV4
@@ -177,12 +226,14 @@ class _Reader:
 
     def _refusals(self, name: str) -> None:
         for rule in self._rules(self._filter, name):
-            key = self._key(rule) or self._key(rule, node_port=True)
+            key = self._key(rule)
+            if not key and value_of(rule, "--dst-type") == "LOCAL":
+                key = self._key(rule, node_port=True)
             if key and rule.target in ("REJECT", "DROP") and _is_plain(rule):
                 verdict = _Verdict("reject" if rule.target == "REJECT" else "drop", _name(rule)[0])
                 self._verdicts.setdefault(key, verdict)
             else:
-                self._note(rule, "filter")
+                self._doubt(rule, "filter")
 
     def _firewall(self) -> None:
         """KUBE-PROXY-FIREWALL drops what source ranges did not let through."""
@@ -192,15 +243,19 @@ class _Reader:
                 self._guarded.add(key)
             else:
                 self._note(rule, "filter")
+                self._doubtful_guards |= rule.target not in HARMLESS
 
     def _entry(self, key: bytes, route: _Route | None, verdict: _Verdict | None) -> Entry:
         refusal: Refusal = verdict.refusal if verdict else ""
         if route is None:
             return Entry(key, verdict.name if verdict else "", refusal=refusal, outside_refusal=refusal)
+        before = self._notes.seen
         outside = self._chains.follow(route.rules, Source.OUTSIDE)
         inside = self._inside(key, route, outside) if route.external else outside
         if not route.external:
-            self._cluster_ips[key] = self._is_masqueraded(route.rules)
+            self._cluster_ips[key] = self._who_is_masqueraded(key, route.rules)
+        if (outside.protocols | inside.protocols) - {key[-8]}:
+            self._notes.remark(_called(key, route.name), "what leads to its endpoints is for another protocol")
         if outside.sources is not None and FIREWALL in self._filter and key not in self._guarded:
             self._notes.remark(_called(key, route.name), "what its source ranges keep out is not dropped")
         lasting = inside if inside.endpoints else outside
@@ -214,73 +269,80 @@ class _Reader:
             not outside.masquerade if route.external else None,
             lasting.affinity,
             outside.sources,
+            doubtful=route.doubtful or outside.doubtful or inside.doubtful or self._notes.seen.doubts > before.doubts,
+            damaged=outside.damaged or inside.damaged or self._notes.seen.faults > before.faults,
         )
 
     def _inside(self, key: bytes, route: _Route, outside: Outcome) -> Outcome:
         """What pods and this node get. It is the same; if not, the one that is not as it should be."""
         node = self._chains.follow(route.rules, Source.NODE)
+        if node.endpoints and not node.masquerade:
+            self._notes.remark(_called(key, route.name), "what this node itself sends there is not masqueraded")
         if not self._chains.detector:
             return node
         pod = self._chains.follow(route.rules, Source.POD)
+        if pod.endpoints and pod.masquerade != outside.masquerade:
+            cause = (
+                "what pods send there is masqueraded" if pod.masquerade else "what pods send there is not masqueraded"
+            )
+            self._notes.remark(_called(key, route.name), cause)
         if pod.endpoints == node.endpoints:
-            return node
+            return replace(node, doubtful=node.doubtful or pod.doubtful, damaged=node.damaged or pod.damaged)
         self._notes.remark(_called(key, route.name), "pods and this node are led to different endpoints")
         chain = "KUBE-SVC-" + route.rules[-1].target.rpartition("-")[2]
         usual = self._chains.through(chain, Source.OUTSIDE).endpoints if chain in self._nat else outside.endpoints
         return pod if node.endpoints == usual else node
 
-    def _is_masqueraded(self, rules: list[Rule]) -> bool:
-        """Whether there is a rule that marks what goes to this clusterIP from elsewhere, here or in its chain."""
-        return any(
-            rule.target == MARK_MASQUERADE or (rule.target, _value(rule, "-d")) in self._chains.marking
-            for rule in rules
+    def _who_is_masqueraded(self, key: bytes, rules: list[Rule]) -> Marking | None:
+        """By a rule that marks what goes to this clusterIP, here or in its chain."""
+        if any(rule.target == MARK_MASQUERADE and not _is_narrow(rule) for rule in rules):
+            return "all"
+        return next(
+            filter(None, (self._chains.marking.get((at, key)) for rule in rules for at in (rule.target, SERVICES))),
+            None,
         )
 
-    def _pods(self) -> str:
+    def _pods(self, entries: dict[bytes, Entry]) -> str:
         """As in Beside. Where kube-proxy tells pods, or masquerades all, it does so for each clusterIP."""
-        lacking = [key for key, is_masqueraded in self._cluster_ips.items() if not is_masqueraded]
-        if self._chains.detector or len(lacking) < len(self._cluster_ips):
-            for key in lacking:
+        common = Counter(self._cluster_ips.values()).most_common(1)[0][0]
+        for key, who in self._cluster_ips.items():
+            if who is None and (self._chains.detector or common):
                 cause = "what comes to this clusterIP from elsewhere is not masqueraded"
-                self._notes.remark(_called(key, self._routes[key].name), cause)
-        return self._chains.detector.partition(" ")[2].replace("+", "*")
+            elif who == "all" and common == "elsewhere":
+                cause = "what comes to this clusterIP from pods is masqueraded"
+            elif who == "elsewhere" and common == "all":
+                cause = "what comes to this clusterIP from pods is not masqueraded, as it is for others"
+            else:
+                continue
+            self._notes.remark(_called(key, self._routes[key].name), cause)
+            entries[key] = replace(entries[key], damaged=True)
+        return EVERYBODY if common == "all" else self._chains.detector.partition(" ")[2].replace("+", "*")
 
     def _key(self, rule: Rule, *, node_port: bool = False) -> bytes:
         """Of a rule for one address, protocol and port, or for a port at local addresses; b"" of another one."""
-        protocol = PROTOCOLS.get(_value(rule, "-p"), 0)
-        port = _value(rule, "--dport")
-        if not protocol or not port.isdigit() or not 0 < int(port) < 65536:
+        if not node_port:
+            return key_of(rule, self._family)
+        protocol, port = PROTOCOLS.get(value_of(rule, "-p"), 0), value_of(rule, "--dport")
+        if not protocol or not port.isdecimal() or not 0 < int(port) < 65536:
             return b""
-        if node_port:
-            return node_port_key(self._family, protocol, int(port))
-        address = self._address(_value(rule, "-d"))
-        return service_key(address, protocol, int(port)) if address else b""
-
-    def _address(self, text: str) -> bytes:
-        """Of one address, packed; b"" of anything else."""
-        host, _, length = text.partition("/")
-        family, size = (socket.AF_INET, 32) if self._family is Family.IPV4 else (socket.AF_INET6, 128)
-        try:
-            return socket.inet_pton(family, host) if length in ("", str(size)) else b""
-        except OSError:
-            return b""
+        return node_port_key(self._family, protocol, int(port))
 
     def _mark(self) -> int:
         """What KUBE-MARK-MASQ sets."""
         for rule in self._rules(self._nat, MARK_MASQUERADE):
-            if mark := mark_of_target(rule):
+            if (mark := mark_of_target(rule)) and all(option.name == "--comment" for option in rule.matches):
                 return mark
             self._note(rule, "nat")
+            self._doubt_all(rule)
         self._notes.remark(
             f"{self._family.nft} nat: chain {MARK_MASQUERADE}", "it sets no mark: nothing is masqueraded"
         )
         return 0
 
 
-def _value(rule: Rule, name: str) -> str:
-    """Of an option that is there and not negated."""
-    option = rule.option(name)
-    return option.value if option and not option.negated else ""
+def _is_narrow(rule: Rule) -> bool:
+    """Whether it is about some senders only."""
+    return any(option.name in ("-s", "-i") for option in rule.matches)
 
 
 def _called(key: bytes, name: str) -> str:
@@ -291,9 +353,7 @@ def _called(key: bytes, name: str) -> str:
 def _is_plain(rule: Rule) -> bool:
     """Whether nothing but its address, protocol and port decides."""
     return all(
-        option.name in ("-d", "-p", "--dport", "--comment")
-        or (option.name == "" and option.module in PROTOCOLS)
-        or (option.name == "--dst-type" and option.value == "LOCAL" and not option.negated)
+        is_of_key(option) or (option.name == "--dst-type" and option.value == "LOCAL" and not option.negated)
         for option in rule.matches
     )
 

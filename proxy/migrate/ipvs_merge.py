@@ -16,12 +16,14 @@ from msgspec.structs import replace
 from proxy.detect.ipset_members import HEALTH_CHECKS, LOOP_BACK, Members, Range
 from proxy.detect.ipvs_table import Server
 from proxy.migrate.entries import Beside, Dataplane, Entry, Unread
-from rules.elements import Sources, address_range, node_port_key, service_key
+from rules.elements import Sources, address_range, describe_key, node_port_key, service_key
 from rules.objects import PROTOCOLS, Family
 
 NODE_PORT_RANGE: Final = range(30000, 32768)
 """The API server's default. A server at an address of the node may be a load balancer's (keepalived); with such a port
 it is not, whatever the ipsets say."""
+_REMEDY: Final = "look at it with ipvsadm -Ln; restarting kube-proxy does not mend it: remove the server"
+LET_IN: Final = ("CLUSTER-IP", "LOAD-BALANCER", "EXTERNAL-IP", "EXTERNAL-IP-LOCAL")
 _NAMES: Final = {number: name for name, number in PROTOCOLS.items()}
 
 
@@ -51,7 +53,10 @@ def dataplane(
     node_ports: dict[bytes, list[tuple[bytes, Entry]]] = {}
     addresses: dict[bytes, None] = {}
     uneven: dict[bytes, None] = {}
+    otherwise: dict[bytes, None] = {}
     for server in servers:
+        if not server.translates:
+            otherwise[_key(server, server.address in virtual)] = None
         if server.weighted:
             uneven[_key(server, server.address in virtual)] = None
         if server.address in virtual:
@@ -70,7 +75,20 @@ def dataplane(
         strays=tuple([_key(server, True) for server in strays]),
         uneven=tuple(uneven),
     )
-    return Dataplane("ipvs", tuple(entries), tuple(sorted(addresses)), source=source, unread=unread, beside=beside)
+    remarks = [
+        Unread(describe_key(key), "some of its endpoints are reached by another way than masquerading", _REMEDY)
+        for key in otherwise
+    ]
+    found_entries = [replace(one, damaged=True) if one.key in otherwise else one for one in entries]
+    return Dataplane(
+        "ipvs",
+        tuple(found_entries),
+        tuple(sorted(addresses)),
+        source=source,
+        unread=unread,
+        remarks=tuple(remarks),
+        beside=beside,
+    )
 
 
 def is_stray(server: Server, virtual: Set[bytes], node: Set[bytes]) -> bool:
@@ -106,7 +124,7 @@ def _entry(server: Server, members: Members | None) -> Entry:
         is_external = is_local or members.has("LOAD-BALANCER", key) or members.has("EXTERNAL-IP", key)
         keeps_source = is_local if is_external else None
         # KUBE-IPVS-FILTER refuses what goes to an address of kube-ipvs0 and is in none of these.
-        is_let_in = is_external or members.has("CLUSTER-IP", key) or server.address not in members.addresses
+        is_let_in = server.address not in members.addresses or any(members.has(name, key) for name in LET_IN)
         if members.has("LOAD-BALANCER-FW", key):
             sources = _sources(members.ranges.get(key, ()))
     return _made(key, server, keeps_source, sources, is_let_in=is_let_in)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from proxy.migrate import checks, ours
+from proxy.migrate import checks, checks_rules, ours
 from proxy.migrate.case import Case
 from proxy.migrate.compare import WORST_FIRST, Comparison, compare, is_blind
 from proxy.migrate.entries import Unread
@@ -23,7 +23,9 @@ def report(facts: Facts, proof: Proof, made: Ours | None = None) -> Report:
     made = made or ours.read(facts)
     comparison = compare(facts, made)
     found = checks.findings(Case(facts, made, comparison, proof))
-    decided, reasons = verdict(found, made.unread & frozenset(ours.PLURAL), compared=comparison.compared)
+    seen = facts.here.is_this_node and not checks_rules.unread_parts(facts)
+    missing = made.unread & frozenset(ours.PLURAL)
+    decided, reasons = verdict(found, missing, compared=comparison.compared, seen=seen)
     mode = facts.present.mode or comparison.mode
     return Report(
         decided,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import sys
 from collections.abc import Iterator
 from typing import Final
 
+from proxy.migrate.entries import EVERYBODY
 from proxy.migrate.nft_chains import CLUSTER_IPS, NftChains
-from proxy.migrate.nft_rules import Action, Step
+from proxy.migrate.nft_rules import Action, Condition, Step
 from proxy.migrate.nft_table import NftTable
 from proxy.migrate.notes import Notes
 from proxy.migrate.outcomes import merged
@@ -18,6 +20,7 @@ from rules.foreign import TABLE_DORMANT
 SERVICE_IPS, NODE_PORTS = "service-ips", "service-nodeports"
 NO_ENDPOINTS, NO_NODE_PORTS = "no-endpoint-services", "no-endpoint-nodeports"
 FIREWALL, HAIRPINS, UNALLOCATED = "firewall-ips", "hairpin-connections", "cluster-ips-check"
+NEW, INVALID = 8, 1  # of a connection's state
 PREROUTING, INPUT, FORWARD, OUTPUT, POSTROUTING = range(5)
 PATHS: Final = (
     ("nat", PREROUTING, SERVICE_IPS, "connections from pods and from outside reach no Service"),
@@ -34,20 +37,36 @@ PATHS: Final = (
 class NftBase:
     def __init__(self, table: NftTable, chains: NftChains, notes: Notes) -> None:
         self._table, self._chains, self._notes = table, chains, notes
+        self.concerned: set[str] = set()
+        """Maps whose keys' traffic is not as it should be; "all": everybody's."""
+        self.doubtful = False
+        """A rule that everything passes was not understood."""
 
     def check(self) -> None:
         """That packets come by at all, and are masqueraded."""
         table = f"table {self._table.family.nft} kube-proxy"
         if self._table.flags & TABLE_DORMANT:
-            self._notes.remark(table, "it is dormant: none of its rules is in force")
+            self._all_concerned(table, "it is dormant: none of its rules is in force")
+        for base in self._table.bases:
+            if base.policy == 0:
+                self._all_concerned(f"{table}: chain {base.name}", "its policy is drop")
+        for chain, step in self._on_the_way():
+            if not self._is_known(step):
+                self._chains.note(chain, step)
+                self.doubtful |= bool(step.actions)
         for kind, hook, map_name, otherwise in PATHS:
             if map_name not in self._table.maps:
                 self._notes.remark(f"{table}: map {map_name}", "it is not there")
             elif self._table.maps[map_name] and not self._is_asked(kind, hook, map_name):
                 self._notes.remark(f"{table}: no base chain leads to map {map_name}", otherwise)
-        masquerading = [step for step in self._reached("nat", POSTROUTING) if _masquerades(step)]
-        if not any(condition.kind == "mark" for step in masquerading for condition in step.conditions):
-            self._notes.remark(table, "nothing is masqueraded" + (" but hairpin connections" if masquerading else ""))
+                self.concerned.add(map_name)
+        masquerading = [
+            step for step in self._reached("nat", POSTROUTING) if _masquerades(step) and self._is_known(step)
+        ]
+        if self._chains.mark and not self._is_masqueraded(marked=True):
+            self._all_concerned(table, "nothing is masqueraded" + (" but hairpin connections" if masquerading else ""))
+        if self._is_masqueraded(marked=False):
+            self._all_concerned(table, "everything is masqueraded, and not only what is marked for it")
         if HAIRPINS in self._table.members and not any(
             condition.kind == "hairpin" for step in masquerading for condition in step.conditions
         ):
@@ -56,6 +75,9 @@ class NftBase:
 
     def pods(self) -> str:
         """As in Beside.pods."""
+        marking = [s for s in self._table.chains.get("services", ()) if self._chains.marks_any_cluster_ip(s)]
+        if any(len(step.conditions) == 1 for step in marking):
+            return EVERYBODY
         if self._chains.detector is None:
             return ""
         kind, value, bits = self._chains.detector
@@ -104,7 +126,87 @@ class NftBase:
                 self._notes.remark(where, "what goes to a clusterIP's other ports is not refused")
 
     def _is_asked(self, kind: str, hook: int, map_name: str) -> bool:
-        return any(asks(action, map_name) for step in self._reached(kind, hook) for action in step.actions)
+        steps = (step for step in self._reached(kind, hook) if self._is_known(step))
+        return any(asks(action, map_name) for step in steps for action in step.actions)
+
+    def _all_concerned(self, what: str, cause: str) -> None:
+        self._notes.remark(what, cause)
+        self.concerned.add("all")
+
+    def _is_masqueraded(self, *, marked: bool) -> bool:
+        """What becomes of a packet with the mark, or without, that is no endpoint's to itself."""
+        bases = [base.name for base in self._table.bases if (base.type, base.hook) == ("nat", POSTROUTING)]
+        return any(self._ends(name, marked, set()) == "masquerade" for name in bases)
+
+    def _ends(self, chain: str, marked: bool, seen: set[str]) -> str:
+        """How its way through a chain ends: "masquerade", "return", another verdict; "" if nothing ends it."""
+        seen.add(chain)
+        for step in self._table.chains.get(chain, ()):
+            if step.unknown or any(condition.kind != "mark" for condition in step.conditions):
+                continue
+            # Of another bit, a packet of ours has none.
+            if any(c.negated is not (marked and c.value == self._bit) for c in step.conditions):
+                continue
+            for action in step.actions:
+                if action.kind == "masquerade":
+                    return "masquerade"
+                if action.kind != "verdict":
+                    continue
+                if action.code == Verdict.RETURN:
+                    return "return"
+                to = str(action.value)
+                found = self._ends(to, marked, seen) if to and to not in seen else "" if to else "verdict"
+                if found not in ("", "return"):
+                    return found
+        return ""
+
+    @property
+    def _bit(self) -> bytes:
+        return self._chains.mark.to_bytes(4, sys.byteorder)
+
+    def _on_the_way(self) -> Iterator[tuple[str, Step]]:
+        """Rules of base chains, and of those that they jump to: what packets pass before a map says where to."""
+        waiting = [base.name for base in self._table.bases]
+        seen = set(waiting)
+        while waiting:
+            chain = waiting.pop()
+            for step in self._table.chains.get(chain, ()):
+                yield chain, step
+                for action in step.actions:
+                    if action.kind == "verdict" and str(action.value) and str(action.value) not in seen:
+                        seen.add(str(action.value))
+                        waiting.append(str(action.value))
+
+    def _is_known(self, step: Step) -> bool:
+        """Whether kube-proxy writes such a rule there."""
+        if step.unknown:
+            return False
+        if not step.actions:
+            return not step.conditions  # the mark is taken away
+        if step.actions[0].kind == "mark":
+            return self._chains.marks_any_cluster_ip(step) or self._chains.only_marks(step)
+        kinds, action = [condition.kind for condition in step.conditions], step.actions[0]
+        match action.kind:
+            case "dispatch" if action.value in (SERVICE_IPS, NO_ENDPOINTS, FIREWALL):
+                return not kinds
+            case "dispatch":
+                return action.value in (NODE_PORTS, NO_NODE_PORTS) and _is_to_node(step, action.value == NO_NODE_PORTS)
+            case "verdict" if action.code == Verdict.JUMP and self._chains.is_marking(str(action.value)):
+                return self._chains.marks_any_cluster_ip(step)
+            case "verdict" if action.code == Verdict.JUMP:
+                return all(map(_is_of_new, step.conditions))
+            case "verdict" if action.code == Verdict.DROP and kinds == ["state"]:  # v1.29, of what is invalid
+                return step.conditions[0].value == INVALID.to_bytes(4, sys.byteorder)
+            case "verdict" if action.code == Verdict.DROP:
+                return len(kinds) == 1 and kinds[0] in ("destination", "destination-in") and _is_positive(step)
+            case "verdict" if action.code == Verdict.RETURN:  # up to v1.32, of what has no mark
+                return step.conditions == (Condition("mark", self._bit),)
+            case "reject":
+                return not kinds or (len(kinds) == 1 and _is_about_cluster_ips(step))
+            case "masquerade":
+                is_marked = step.conditions == (Condition("mark", self._bit, negated=True),)
+                return is_marked or kinds in ([], ["status", "hairpin"])  # up to v1.32: behind a rule that returns
+        return False
 
     def _reached(self, kind: str, hook: int) -> Iterator[Step]:
         """All rules of base chains, and of those that they jump to."""
@@ -121,6 +223,23 @@ class NftBase:
 
 def asks(action: Action, map_name: str) -> bool:
     return action.kind == "dispatch" and action.value == map_name
+
+
+def _is_positive(step: Step) -> bool:
+    return not any(condition.negated for condition in step.conditions)
+
+
+def _is_of_new(condition: Condition) -> bool:
+    """Of a connection's state: nothing new is left out."""
+    value = condition.value if isinstance(condition.value, bytes) else b""
+    return condition.kind == "state" and condition.negated and bool(int.from_bytes(value, sys.byteorder) & NEW)
+
+
+def _is_to_node(step: Step, is_input: bool) -> bool:
+    """To addresses of the node, all or some; but for loopback. is_input: what comes there is the node's anyhow."""
+    there = [c for c in step.conditions if c.kind in ("to-node", "destination-in") and not c.negated]
+    rest = [c for c in step.conditions if c not in there]
+    return (len(there) == 1 or (is_input and not there)) and all(c.kind == "destination" and c.negated for c in rest)
 
 
 def _masquerades(step: Step) -> bool:

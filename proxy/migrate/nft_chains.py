@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from msgspec.structs import replace
+
 from proxy.migrate.nft_rules import Action, Condition, Step
 from proxy.migrate.nft_table import NftTable
 from proxy.migrate.notes import Notes
-from proxy.migrate.outcomes import Outcome, Source, merged
+from proxy.migrate.outcomes import Outcome, Source, flagged, merged
 from rules.elements import Sources
 from rules.expressions import Verdict
 
@@ -46,6 +48,9 @@ class NftChains:
             if steps and all(map(_only_marks, steps))
         }
         """Chains that others jump to for their mark (up to v1.33)."""
+        marks = Counter(a.code for steps in table.chains.values() for s in steps for a in s.actions if a.kind == "mark")
+        self.mark = marks.most_common(1)[0][0] if marks else 0
+        """Most chains' bit; 0: none sets one."""
         self.detector = self._find_detector()
         """How a pod's packet is told; None if kube-proxy does not tell them."""
         self.marked: set[str] = set()
@@ -56,13 +61,14 @@ class NftChains:
         if not name.startswith("external-"):
             source = Source.OUTSIDE  # they make no difference
         if leaf := self._table.leaves.get(name):
-            return Outcome(frozenset((leaf.endpoint,)))
+            return Outcome(frozenset((leaf.endpoint,)), protocols=_protocols(leaf.protocol))
         found = self._known.get((name, source))
         if found is None:
             self._known[name, source] = Outcome()  # whoever comes back here goes round in circles
+            before = self._notes.seen
             if name not in self._table.chains:
                 self._notes.remark(self.called(name), "it is not there, and a rule leads to it")
-            found = self._known[name, source] = self._follow(name, source)
+            found = self._known[name, source] = flagged(self._follow(name, source), before, self._notes.seen)
         return found
 
     def sources(self, name: str) -> Sources | None:
@@ -86,7 +92,7 @@ class NftChains:
         )
 
     def _follow(self, name: str, source: Source) -> Outcome:
-        masquerade = False
+        masquerade = doubtful = damaged = False
         sticky: dict[str, str] = {}
         for step in self._table.chains.get(name, ()):
             if step.unknown:
@@ -99,17 +105,24 @@ class NftChains:
                 continue
             for action in step.actions:
                 if action.kind == "mark":
-                    masquerade = True
+                    if not name.startswith("external-"):
+                        self.note(name, step)
+                    if action.code == self.mark:
+                        masquerade = True
+                    else:
+                        self._notes.remark(self.called(name), "it sets another mark than the one that is masqueraded")
                     continue
                 found, ends = self._act(name, step, action, source, sticky)
                 masquerade |= found.masquerade
+                doubtful |= found.doubtful
+                damaged |= found.damaged
                 if ends or found.ends:
-                    return Outcome(found.endpoints, masquerade, found.affinity, found.refusal)
+                    return replace(found, masquerade=masquerade, doubtful=doubtful, damaged=damaged)
         if sticky:
             self._notes.remark(self.called(name), "session affinity, and no way to an endpoint for new clients")
             endpoints = frozenset(leaf.endpoint for to in sticky if (leaf := self._table.leaves.get(to)))
             return Outcome(endpoints, masquerade)
-        return Outcome(masquerade=masquerade)
+        return Outcome(masquerade=masquerade, doubtful=doubtful, damaged=damaged)
 
     def _act(
         self, name: str, step: Step, action: Action, source: Source, sticky: dict[str, str]
@@ -125,11 +138,13 @@ class NftChains:
             case "reject":
                 return Outcome(refusal="reject"), True
             case "endpoint":
-                return Outcome(frozenset((bytes(action.value),))), True  # type: ignore[arg-type]
+                endpoints = frozenset((bytes(action.value),))  # type: ignore[arg-type]
+                return Outcome(endpoints, protocols=_protocols_of(step)), True
             case "translate":
-                return Outcome(frozenset(self._numbered(name, action))), True
+                return Outcome(frozenset(self._numbered(name, action)), protocols=_protocols_of(step)), True
             case "balance":
-                return self._balance(name, [to.decode() for to in self._numbered(name, action)], sticky), True
+                chosen = [to.decode(errors="replace") for to in self._numbered(name, action)]
+                return self._balance(name, chosen, sticky), True
             case _:
                 self.note(name, step)
                 return Outcome(), False
@@ -144,13 +159,14 @@ class NftChains:
         return found
 
     def _balance(self, name: str, chosen: list[str], sticky: dict[str, str]) -> Outcome:
-        endpoints, remembered = set(), set()
+        endpoints, remembered, protocols = set(), set(), set[int]()
         for to in dict.fromkeys([*chosen, *sticky]):
             leaf = self._table.leaves.get(to)
             if leaf is None:
                 self._notes.remark(self.called(to), "it leads to no endpoint")
                 continue
             endpoints.add(leaf.endpoint)
+            protocols |= _protocols(leaf.protocol)
             of = self._table.sets.get(leaf.remembers)
             kept = of is not None and to in chosen and sticky.get(to) == leaf.remembers
             remembered.add(of.timeout // 1000 if of is not None and kept else 0)
@@ -159,7 +175,7 @@ class NftChains:
             self._notes.remark(
                 self.called(name), "session affinity for some endpoints, and not, or otherwise, for others"
             )
-        return Outcome(frozenset(endpoints), affinity=affinity)
+        return Outcome(frozenset(endpoints), affinity=affinity, protocols=frozenset(protocols))
 
     def _remembered(self, step: Step) -> tuple[str, str] | None:
         """(chain of an endpoint, set of its clients), if this is the rule that keeps clients where they were."""
@@ -177,6 +193,9 @@ class NftChains:
                 self.marked.add(name)
             return False  # for the clusterIP; or what an endpoint sends to itself
         result = True
+        if not name.startswith("external-") and kinds & {"source", "interface", "from-node"}:
+            self.note(name, step)  # they make no difference
+            return False
         for condition in step.conditions:
             match condition.kind:
                 case "protocol":
@@ -192,21 +211,34 @@ class NftChains:
 
     def marks_cluster_ips(self) -> bool:
         """Whether one rule has what goes to any clusterIP from elsewhere masqueraded (since v1.33)."""
-        return any(
-            step.actions
-            and not step.unknown
-            and any(c.kind == "destination-in" and c.value == CLUSTER_IPS and not c.negated for c in step.conditions)
-            and self._marks(step)
-            for step in self._table.chains.get("services", ())
-        )
+        return any(map(self.marks_any_cluster_ip, self._table.chains.get("services", ())))
+
+    def marks_any_cluster_ip(self, step: Step) -> bool:
+        """Whether this is that rule: for all senders, or for all but pods."""
+        if step.unknown or not step.actions or not self._marks(step):
+            return False
+        of = [c for c in step.conditions if c.kind == "destination-in" and c.value == CLUSTER_IPS and not c.negated]
+        rest = [c for c in step.conditions if c not in of]
+        return len(of) == 1 and all(c.negated and _what(c) == self.detector for c in rest)
 
     def called(self, name: str) -> str:
         """A chain, for people, with the Service in its name."""
         service = name_of(name).partition(":")[0]
         return f"Service {service}, chain {name}" if service else f"chain {name}"
 
+    def is_marking(self, name: str) -> bool:
+        """Whether a chain is there for its mark alone (up to v1.33)."""
+        return name in self._marking
+
+    def only_marks(self, step: Step) -> bool:
+        """Whether it is the one rule of a chain that others jump to for its mark (up to v1.33)."""
+        return any(step in self._table.chains[name] for name in self._marking)
+
     def _marks(self, step: Step) -> bool:
-        return all(a.kind == "mark" or (a.kind == "verdict" and str(a.value) in self._marking) for a in step.actions)
+        return all(
+            (a.kind, a.code) == ("mark", self.mark) or (a.kind == "verdict" and str(a.value) in self._marking)
+            for a in step.actions
+        )
 
     def _is_hairpin(self, step: Step) -> bool:
         return [(c.kind, c.bits) for c in step.conditions] == [("source", self._bits)]
@@ -241,6 +273,15 @@ class NftChains:
         for condition in step.conditions:
             if condition.kind == "interface" or (condition.kind == "source" and condition.bits < self._bits):
                 yield _what(condition)
+
+
+def _protocols(number: int) -> frozenset[int]:
+    return frozenset((number,)) if number else frozenset()
+
+
+def _protocols_of(step: Step) -> frozenset[int]:
+    """That its condition names."""
+    return frozenset(bytes(c.value)[0] for c in step.conditions if c.kind == "protocol" and not c.negated)  # type: ignore[arg-type]
 
 
 def _only_marks(step: Step) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.migrate.entries import Entry, Refusal
 from proxy.migrate.nft_base import (
@@ -43,6 +44,7 @@ class _Found(Struct):
     name: str = ""
     verdict: Refusal = ""
     sources: Sources | None = None
+    doubtful: bool = False
 
 
 def read_family(table: NftTable, notes: Notes) -> NftEntries:
@@ -68,25 +70,42 @@ class _Reader:
                 found.verdict = self._refusal(chain)
                 found.name = found.name or comment
         for found, chain, _ in self._elements(FIREWALL):
+            before = self._notes.seen
             if isinstance(chain, str):
                 found.sources = self._chains.sources(chain)
-        entries = [self._entry(key, found) for key, found in sorted(self._found.items())]
+            found.doubtful |= self._notes.seen.doubts > before.doubts
+        made = {key: self._entry(key, found) for key, found in sorted(self._found.items())}
         cluster_ips = [
             (key, found)
             for key, found in self._found.items()
             if len(key) != 9 and found.chain.startswith(("service-", "local-"))
         ]
-        self._check_cluster_ips(cluster_ips)
+        self._check_cluster_ips(cluster_ips, made)
+        entries = [self._with_common(entry, base) for entry in made.values()]
         pods = base.pods() if cluster_ips else None
         return NftEntries(entries, self._node_port_addresses(), self._mark(), pods, base.hairpins(), base.dropped())
 
-    def _check_cluster_ips(self, cluster_ips: list[tuple[bytes, _Found]]) -> None:
+    def _with_common(self, entry: Entry, base: NftBase) -> Entry:
+        """With what is wrong, or not understood, for many of them."""
+        is_node_port = len(entry.key) == 9
+        maps = {NODE_PORTS if is_node_port else SERVICE_IPS} if entry.endpoints or entry.outside else set()
+        if entry.refusal or entry.outside_refusal:
+            maps.add(NO_NODE_PORTS if is_node_port else NO_ENDPOINTS)
+        if entry.sources is not None:
+            maps.add(FIREWALL)
+        damaged = "all" in base.concerned or bool(maps & base.concerned)
+        if not damaged and not base.doubtful:
+            return entry
+        return replace(entry, doubtful=entry.doubtful or base.doubtful, damaged=entry.damaged or damaged)
+
+    def _check_cluster_ips(self, cluster_ips: list[tuple[bytes, _Found]], made: dict[bytes, Entry]) -> None:
         """That they are among the clusterIPs, and that what comes to them from elsewhere is masqueraded."""
         has_set = CLUSTER_IPS in self._table.members
         members = set(self._table.members.get(CLUSTER_IPS, ()))
         for key, found in cluster_ips:
             if has_set and address_of(key) not in members:
                 self._notes.remark(_called(key, found.name), f"its address is not in the set {CLUSTER_IPS}")
+                made[key] = replace(made[key], damaged=True)
         if self._chains.marks_cluster_ips():
             return
         lacking = [(key, found) for key, found in cluster_ips if found.chain not in self._chains.marked]
@@ -94,9 +113,12 @@ class _Reader:
             for key, found in lacking:
                 cause = "what comes to this clusterIP from elsewhere is not masqueraded"
                 self._notes.remark(_called(key, found.name), cause)
+                made[key] = replace(made[key], damaged=True)
         elif self._chains.detector and lacking:
             table = f"table {self._table.family.nft} kube-proxy"
             self._notes.remark(table, "what comes to clusterIPs from elsewhere is not masqueraded")
+            for key, _ in lacking:
+                made[key] = replace(made[key], damaged=True)
 
     def _elements(self, map_name: str) -> Iterator[tuple[_Found, str | int, str]]:
         """Of each element, where its verdict leads: a chain, or Verdict.DROP; and its comment. Noted, if it is another."""
@@ -123,10 +145,14 @@ class _Reader:
         refusal = found.verdict
         if not found.chain:
             return Entry(key, found.name, refusal=refusal, outside_refusal=refusal, sources=found.sources)
+        before = self._notes.seen
         external = len(key) == 9 or found.chain.startswith("external-")
         outside = self._chains.through(found.chain, Source.OUTSIDE)
         inside = self._inside(key, found.chain) if external else outside
+        if (outside.protocols | inside.protocols) - {key[-8]}:
+            self._notes.remark(_called(key, found.name), "what leads to its endpoints is for another protocol")
         lasting = inside if inside.endpoints else outside
+        now = self._notes.seen
         return Entry(
             key,
             found.name,
@@ -137,16 +163,24 @@ class _Reader:
             not outside.masquerade if external else None,
             lasting.affinity,
             found.sources,
+            doubtful=found.doubtful or outside.doubtful or inside.doubtful or now.doubts > before.doubts,
+            damaged=outside.damaged or inside.damaged or now.faults > before.faults,
         )
 
     def _inside(self, key: bytes, chain: str) -> Outcome:
         """What pods and this node get. It is the same; if not, the one that is not as it should be."""
         node = self._chains.through(chain, Source.NODE)
+        if node.endpoints and not node.masquerade:
+            self._notes.remark(_called(key, name_of(chain)), "what this node itself sends there is not masqueraded")
         if self._chains.detector is None:
             return node
         pod = self._chains.through(chain, Source.POD)
+        outside = self._chains.through(chain, Source.OUTSIDE)
+        if pod.endpoints and pod.masquerade != outside.masquerade:
+            cause = f"what pods send there is {'' if pod.masquerade else 'not '}masqueraded"
+            self._notes.remark(_called(key, name_of(chain)), cause)
         if pod.endpoints == node.endpoints:
-            return node
+            return replace(node, doubtful=node.doubtful or pod.doubtful, damaged=node.damaged or pod.damaged)
         self._notes.remark(_called(key, name_of(chain)), "pods and this node are led to different endpoints")
         usual = "service-" + chain.partition("-")[2]
         wanted = self._chains.through(usual, Source.OUTSIDE).endpoints if usual in self._table.chains else frozenset()
@@ -167,12 +201,8 @@ class _Reader:
         return tuple(sorted(addresses))
 
     def _mark(self) -> int:
-        """Most chains' mark."""
-        for steps in self._table.chains.values():
-            for step in steps:
-                for action in step.actions:
-                    if action.kind == "mark":
-                        return action.code
+        if self._chains.mark:
+            return self._chains.mark
         self._notes.remark(f"table {self._table.family.nft} kube-proxy", "no rule sets a mark: nothing is masqueraded")
         return 0
 

@@ -14,7 +14,7 @@ from rules.objects import Family
 
 ConditionKind = Literal[
     "source", "source-range", "source-in", "from-node", "interface", "destination", "destination-in", "to-node", "protocol", "port",
-    "mark", "state", "hairpin"
+    "mark", "state", "status", "hairpin"
 ]  # fmt: skip
 ActionKind = Literal[
     "verdict", "endpoint", "balance", "translate", "dispatch", "mark", "masquerade", "reject", "remember"
@@ -23,7 +23,7 @@ ActionKind = Literal[
 
 class Condition(Struct, frozen=True, gc=False):
     """kind: "source" and "destination": value is the first `bits` bits of an address. "source-range": first and last. "-in":
-    value is a set's name. "interface": value is its index, or (the beginning of) its name."""
+    value is a set's name. "mark", "state", "status": value is the bits, as the kernel orders bytes. "interface": value is its index, or (the beginning of) its name."""
 
     kind: ConditionKind
     value: bytes | str = b""
@@ -69,7 +69,8 @@ _OF_LOADED: Final[dict[str, ConditionKind]] = {
     "iif": "interface",
     "iifname": "interface",
     "mark": "mark",
-    "ct": "state",
+    "ct 0": "state",
+    "ct 2": "status",
     "fib-saddr": "from-node",
     "fib-daddr": "to-node",
 }
@@ -105,7 +106,7 @@ class _Rule:
             case e.Meta(source=int(source), key=e.Meta.MARK):
                 self._set_mark(self._held.get(_word(source)))
             case e.Conntrack():
-                self._held[_word(it.register)] = ("ct", it.key, b"")
+                self._held[_word(it.register)] = (f"ct {it.key}", it.key, b"")
             case e.Fib(result=3, flags=1 | 2):
                 self._held[_word(it.register)] = ("fib-saddr" if it.flags == 1 else "fib-daddr", 4, b"")
             case e.NumberGenerator():
@@ -166,8 +167,8 @@ class _Rule:
             if it.value != LOCAL:
                 self.unknown.append("fib")
                 return
-        elif kind == "mark":
-            self.conditions.append(Condition("mark", mask[:4], negated=negated))
+        elif kind in ("mark", "state", "status"):
+            self.conditions.append(Condition(kind, mask[:4], negated=negated))
             return
         self.conditions.append(Condition(kind, it.value, bits, negated))
 

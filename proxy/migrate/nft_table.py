@@ -23,10 +23,12 @@ Elements = dict[bytes, tuple[bytes, str]]
 
 
 class Leaf(Struct, frozen=True, gc=False):
-    """A chain that leads to one endpoint. remembers: the set that its clients are put into; "" if there is none."""
+    """A chain that leads to one endpoint. remembers: the set that its clients are put into; "" if there is none. protocol:
+    the number of the one that is translated; 0: that is not told."""
 
     endpoint: bytes
     remembers: str = ""
+    protocol: int = 0
 
 
 class NftTable(Struct):
@@ -66,18 +68,18 @@ def _read(reader: Reader, table: Table) -> NftTable | None:
         if chain.hook >= 0:
             found.bases.append(chain)
     shared: dict[tuple[Condition, ...], tuple[Condition, ...]] = {}
-    shapes: set[tuple[bytes, ...]] = set()
+    shapes: dict[tuple[bytes, ...], int] = {}
     for name in found.chains:
         rules = reader.rules(table, name)
         endpoint, shape = _shape(name, rules)
         if shape in shapes:
-            found.leaves[name] = Leaf(endpoint)
+            found.leaves[name] = Leaf(endpoint, protocol=shapes[shape])
             continue
         steps = [translate(table.family, reader.expressions(rule)) for rule in rules]
         if leaf := _leaf(steps, 8 * table.family.address_size):
             found.leaves[name] = leaf
-            if leaf == Leaf(endpoint):
-                shapes.add(shape)
+            if leaf == Leaf(endpoint, protocol=leaf.protocol):
+                shapes[shape] = leaf.protocol
             continue
         found.chains[name] = tuple(
             [Step(shared.setdefault(step.conditions, step.conditions), step.actions, step.unknown) for step in steps]
@@ -120,7 +122,7 @@ def _add_set(reader: Reader, table: Table, found: NftTable, one: ForeignSet) -> 
 
 def _leaf(steps: list[Step], bits: int) -> Leaf | None:
     """Of a chain that does nothing but remember the client and translate (and mark what the endpoint sends to itself)."""
-    endpoint, remembers = b"", ""
+    endpoint, remembers, protocol = b"", "", 0
     for step in steps:
         if step.unknown or not step.actions:
             return None
@@ -128,13 +130,14 @@ def _leaf(steps: list[Step], bits: int) -> Leaf | None:
             match action.kind:
                 case "endpoint" if all(condition.kind == "protocol" for condition in step.conditions):
                     endpoint = bytes(action.value)  # type: ignore[arg-type]
+                    protocol = next((bytes(c.value)[0] for c in step.conditions), 0)  # type: ignore[arg-type]
                 case "remember" if not step.conditions:
                     remembers = str(action.value)
                 case "verdict" if action.code == e.Verdict.JUMP and _is_hairpin(step, bits):
                     pass
                 case _:
                     return None
-    return Leaf(endpoint, remembers) if endpoint else None
+    return Leaf(endpoint, remembers, protocol) if endpoint else None
 
 
 def _is_hairpin(step: Step, bits: int) -> bool:

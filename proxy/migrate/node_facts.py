@@ -131,10 +131,11 @@ def _forward(chains: Sequence[BaseChain], others: Others, pods: Sequence[Network
     found = others.forward(pods)
     seen = {(variant, family.nft) for variant, family in others.seen}
     for chain in chains:
-        known = (VARIANTS.get(chain.program), chain.family) in seen
+        known = (VARIANTS.get(chain.program), chain.family) in seen or others.tables.knows(chain)
         rejects = chain.policy == "drop" or chain.program == "firewalld"  # whose last rule rejects
         if chain.hook == "forward" and chain.kind == "filter" and rejects and not known:
-            found.append(ForwardFilter(f"chain {chain.family} {chain.table} {chain.name}", "unknown"))
+            place = f"chain {chain.family} {chain.table} {chain.name}"
+            found.append(ForwardFilter(place, "unknown", apart=chain.program not in VARIANTS))
     return tuple(found)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.migrate.entries import Unread
 
@@ -13,6 +13,13 @@ Found = dict[str, dict[str, None]]
 """Cause -> what."""
 
 
+class Seen(NamedTuple):
+    """How often something was noted: who remembers it knows later whether there was something since then."""
+
+    doubts: int = 0
+    faults: int = 0
+
+
 class Notes:
     """remedy: what to do about all of them."""
 
@@ -20,14 +27,17 @@ class Notes:
         self._remedy = remedy
         self._unread: Found = {}
         self._remarks: Found = {}
+        self.seen = Seen()
 
     def add(self, what: str, cause: str) -> None:
         """Not understood: there may be more than was read."""
         self._unread.setdefault(cause, {})[what] = None
+        self.seen = Seen(self.seen.doubts + 1, self.seen.faults)
 
     def remark(self, what: str, cause: str) -> None:
         """Understood, and wrong."""
         self._remarks.setdefault(cause, {})[what] = None
+        self.seen = Seen(self.seen.doubts, self.seen.faults + 1)
 
     def unread(self) -> tuple[Unread, ...]:
         """In the order in which they were met."""

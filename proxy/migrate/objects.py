@@ -16,6 +16,7 @@ from proxy import model
 from proxy.detect.api_reader import ApiReader
 from proxy.events import Inbox, Replace
 from proxy.manifests import ManifestSource
+from proxy.migrate import manifest_names
 from proxy.migrate.entries import Unread
 from proxy.model import ENDPOINT_SLICE, NODE, SERVICE, SERVICE_CIDR, BadObject, KubeObject, Node
 from proxy.nodes import ZONE_LABEL
@@ -193,12 +194,14 @@ def from_manifests(directory: str, progress: Progress, names: Sequence[str], cho
     found = Objects({kind: [] for kind in model.KINDS}, source=f"manifests {directory}")
     progress("manifests", 0)
 
-    def report(_problem: str, what: str, reason: str) -> None:
+    def report(problem: str, what: str, reason: str) -> None:
         if len(found.unread) < 5 * SHOWN:
+            what = f"{manifest_names.FILE}{what}" if problem == "broken_file" else what
             found.unread.append(Unread(what, reason, "correct the file"))
 
     inbox = Inbox()
     ManifestSource(directory, inbox, report).load()
+    found.unread += manifest_names.no_files(directory)[: 5 * SHOWN]
     nodes: list[Node] = []
     for event in inbox.take():
         assert isinstance(event, Replace)

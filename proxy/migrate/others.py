@@ -3,18 +3,20 @@ what IPVS mode needs. Only tables that are there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from proxy.addresses import Network
-from proxy.migrate import iptables_facts, iptables_nat, iptables_netlink, ipvs_chains, legacy_chains
+from proxy.migrate import iptables_facts, iptables_nat, iptables_netlink, ipvs_chains, ipvs_shapes, legacy_chains
 from proxy.migrate.entries import Dataplane, Unread
 from proxy.migrate.facts import BaseChain, ForwardFilter, MarkUse, Translation
 from proxy.migrate.iptables_programs import Patience, ProgramError, Variant, save
 from proxy.migrate.iptables_save import Saved, parse
 from proxy.migrate.notes import Notes
+from proxy.migrate.other_tables import OtherTables
+from rules.elements import family_of
 from rules.objects import Family
 
 VARIANTS: Final[dict[str, Variant]] = {"iptables": "nft", "iptables-legacy": "legacy"}
@@ -26,6 +28,7 @@ class Others:
 
     def __init__(self) -> None:
         self.marks: list[MarkUse] = []
+        self.tables = OtherTables()
         self.translations: list[Translation] = []
         self.seen: set[tuple[Variant, Family]] = set()
         self._filters: list[tuple[Family, str]] = []
@@ -48,12 +51,15 @@ class Others:
     def forward(self, pods: Sequence[Network]) -> list[ForwardFilter]:
         """What their FORWARD chains let through. pods: their ranges, as far as they are known."""
         found = (iptables_facts.forward(parse(text), family.nft, pods) for family, text in self._filters)
-        return [one for one in found if one]
+        return [*(one for one in found if one), *self.tables.forward(pods)]
 
-    def read_rest(self, chains: Iterable[BaseChain], patience: Patience | None = None) -> list[Unread]:
-        """Run the programs for what was not seen. chains: the base chains that there are."""
+    def read_rest(self, chains: Sequence[BaseChain], patience: Patience | None = None) -> list[Unread]:
+        """Read the tables of nftables, and run the programs for what was not seen. chains: the base chains that there are."""
         patience = patience or Patience()
-        unread: list[Unread] = []
+        self.tables.read(chains)
+        self.marks += self.tables.marks
+        self.translations += self.tables.translations
+        unread: list[Unread] = list(self.tables.unread)
         there = {(VARIANTS[c.program], c.family) for c in chains if c.program in VARIANTS}
         for family in Family:
             for variant in VARIANTS.values():
@@ -75,8 +81,15 @@ class Others:
             if not told.has_hairpins and any(len(one) == size for one in ipvs.beside.hairpins or ()):
                 where = f"{family.nft} nat: chain KUBE-POSTROUTING"
                 self._notes.remark(where, "an endpoint that connects to itself is not masqueraded")
+        damaged = {family for family, told in self._ipvs.items() if told.is_damaged}
+        for family, told in self._ipvs.items():
+            entries = [entry for entry in ipvs.entries if family_of(entry.key) is family]
+            for where, cause in ipvs_shapes.missing(told.shapes, entries):
+                self._notes.remark(f"{family.nft} {where}", cause)
+                damaged.add(family)
         return replace(
             ipvs,
+            entries=tuple(replace(e, damaged=True) if family_of(e.key) in damaged else e for e in ipvs.entries),
             masquerade_mark=next((told.mark for told in self._ipvs.values() if told.mark), 0),
             remarks=(*ipvs.remarks, *self._notes.remarks()),
             beside=replace(ipvs.beside, pods={family.nft: told.pods for family, told in self._ipvs.items()}),

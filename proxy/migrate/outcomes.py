@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from enum import Enum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.migrate.entries import Refusal
+from proxy.migrate.notes import Seen
 from rules.elements import Sources
 
 
@@ -18,17 +20,29 @@ class Source(Enum):
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """What becomes of a connection. affinity: seconds. sources: who may come this way; None: everybody."""
+    """What becomes of a connection. affinity: seconds. sources: who may come this way; None: everybody. protocols: numbers
+    of those that are translated, where that is told. doubtful, damaged: as in Entry."""
 
     endpoints: frozenset[bytes] = frozenset()
     masquerade: bool = False
     affinity: int = 0
     refusal: Refusal = ""
     sources: Sources | None = None
+    protocols: frozenset[int] = frozenset()
+    doubtful: bool = False
+    damaged: bool = False
 
     @property
     def ends(self) -> bool:
         return bool(self.endpoints) or self.refusal != "" or self.sources is not None
+
+
+def flagged(found: Outcome, before: Seen, now: Seen) -> Outcome:
+    """With what was noted between the two."""
+    if now == before:
+        return found
+    doubtful, damaged = now.doubts > before.doubts, now.faults > before.faults
+    return replace(found, doubtful=found.doubtful or doubtful, damaged=found.damaged or damaged)
 
 
 def merged(ranges: Iterable[tuple[bytes, bytes]]) -> Sources:

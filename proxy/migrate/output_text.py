@@ -33,6 +33,7 @@ _SEVERITIES: Final[dict[Severity, str]] = {
 _VERDICTS: Final[dict[Verdict, str]] = {
     "ready": "bold green",
     "ready-with-changes": "bold yellow",
+    "unknown": "bold yellow",
     "blocked": "bold red",
 }
 

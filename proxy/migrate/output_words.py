@@ -14,6 +14,7 @@ from proxy.migrate.wording import many
 VERDICTS: Final[dict[Verdict, str]] = {
     "ready": "Ready",
     "ready-with-changes": "Ready, with changes",
+    "unknown": "Not known",
     "blocked": "Blocked",
 }
 SEVERITIES: Final[tuple[Severity, ...]] = ("blocker", "change", "notice", "info")
@@ -55,6 +56,9 @@ LABELS: Final = {
     "rules": "rules",
 }
 """Of a Difference's `what`."""
+
+UNSEEN: Final = ("elsewhere", "rules-unread")
+"""Findings that say that the node's rules could not be looked at, or not all of them."""
 
 T = TypeVar("T")
 
@@ -144,7 +148,9 @@ def present_proxy(report: Report) -> str:
     text = f"kube-proxy {present.version}".rstrip() + f", {mode}"
     if present.source:
         text += f", configured by {present.source}"
-    return f"{text}; rules in the kernel: {', '.join(present.dataplanes) or 'none were found'}"
+    unseen = any(finding.check in UNSEEN for finding in report.findings)
+    none = "they could not be read" if unseen else "none were found"
+    return f"{text}; rules in the kernel: {', '.join(present.dataplanes) or none}"
 
 
 def proof(report: Report) -> list[str]:

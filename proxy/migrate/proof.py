@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections import Counter
@@ -32,6 +33,8 @@ def prove(operations: Sequence[Operation], make: Callable[[], Sandbox] = Sandbox
             try:
                 sandbox.commit(operations)
             except TransactionError as error:
+                if all(failure.errno in (errno.EPERM, errno.EACCES) for failure in error.failures):
+                    return Proof("not-tried", f"{_failures(error)} ({_REMEDY})", kernel)
                 return Proof("refused", _failures(error), kernel, 0, sandbox.sent, _since(began))
             milliseconds = _since(began)
             elements = _count(sandbox, operations)

@@ -21,8 +21,9 @@ Severity = Literal["blocker", "change", "notice", "info"]
 """blocker: do not switch. change: something has to be done, or decided, before. notice: it behaves differently, and most
 will not mind. info: worth knowing."""
 
-Verdict = Literal["ready", "ready-with-changes", "blocked"]
-EXIT_CODES: Final[dict[Verdict, int]] = {"ready": 0, "ready-with-changes": 10, "blocked": 11}
+Verdict = Literal["ready", "ready-with-changes", "unknown", "blocked"]
+"""unknown: nothing speaks against it, but the rules of the node could not be looked at."""
+EXIT_CODES: Final[dict[Verdict, int]] = {"ready": 0, "ready-with-changes": 10, "unknown": 11, "blocked": 11}
 
 Platform = Literal["kubeadm", "k3s", "daemonset"]
 """k3s: also RKE2."""

@@ -1,4 +1,4 @@
-"""Ready, ready with changes, or blocked; and why. Pure."""
+"""Ready, ready with changes, not known, or blocked; and why. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ _MUST: Final = (SERVICE, ENDPOINT_SLICE)
 """Without these nothing can be said."""
 
 
-def verdict(findings: Sequence[Finding], unread: frozenset[str], *, compared: bool) -> tuple[Verdict, tuple[str, ...]]:
-    """The verdict and its reasons, the weightiest first. unread: kinds of objects that were not, or not all, read."""
+def verdict(
+    findings: Sequence[Finding], unread: frozenset[str], *, compared: bool, seen: bool = True
+) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict and its reasons, the weightiest first. unread: kinds of objects that were not, or not all, read.
+    seen: the node's rules could be looked at; if not so, and nothing was compared, nobody knows whether it is ready."""
     reasons = [
         f"{PLURAL[kind]} could not be read, so nothing is known of what would change"
         for kind in _MUST
@@ -24,6 +27,8 @@ def verdict(findings: Sequence[Finding], unread: frozenset[str], *, compared: bo
     if reasons:
         return "blocked", tuple(reasons)
     reasons = [finding.title for finding in findings if finding.severity == "change"]
+    if not compared and not seen:
+        return "unknown", ("not compared: the rules that are on the node could not be read here", *reasons)
     found: Verdict = "ready-with-changes" if reasons else "ready"
     if not compared:
         reasons.append("not compared: no rules of a running proxy were read here")

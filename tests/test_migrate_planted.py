@@ -1,0 +1,217 @@
+"""A rule planted among those of a healthy node: whose traffic it changes, or may change, is not called the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.migrate import nft_entries
+from proxy.migrate.facts import NodeFacts
+from proxy.migrate.iptables_save import parse
+from proxy.migrate.judge import report
+from proxy.migrate.others import Others
+from proxy.migrate.report import Proof, Report
+from rules.objects import Family
+from tests.dataplanes import inside, needs, needs_root, recorded
+from tests.migrate_facts import facts, recorded_facts, recorded_interfaces, recorded_objects, recorded_texts
+from tests.netns import Namespace
+
+
+def of_iptables(ip4: str) -> Report:
+    return report(recorded_facts("iptables", texts=(ip4, recorded_texts("iptables")[1])), Proof("accepted"))
+
+
+def changed(made: Report) -> set[str]:
+    """Addresses that are not called the same."""
+    return {entry.address for row in made.services for entry in row.entries if entry.result != "same"}
+
+
+def services_of(made: Report, addresses: set[str]) -> set[str]:
+    return {row.service for row in made.services if addresses & {entry.address for entry in row.entries}}
+
+
+def plant(text: str, pattern: str, to: str) -> str:
+    """to: what the first line with the pattern becomes; LINE stands for that line."""
+    found = next(line for line in text.splitlines() if re.search(pattern, line))
+    return text.replace(f"{found}\n", to.replace("LINE", found) + "\n", 1)
+
+
+WEB, STICKY, RANGES = "10.96.30.1:80/TCP", "10.96.30.9:80/TCP", "198.51.100.31:443/TCP"
+OF_NP_LOCAL = "NodePort 30103/TCP (IPv4)"
+SVC_WEB, SEP_WEB = "-A KUBE-SVC-A7H36EAONPX5U2SX ", "-A KUBE-SEP-PMEYZ4IAR5OMQ35G "
+ALL = 24
+"""At least so many addresses are concerned."""
+
+IN_IPTABLES: list[tuple[str, str, str, set[str] | None]] = [
+    # A chain of one endpoint, of one Service: rules without a comment that would name it.
+    ("an endpoint's chain drops", SEP_WEB, f"{SEP_WEB}-j DROP\nLINE", {WEB}),
+    ("an endpoint's chain returns", SEP_WEB, f"{SEP_WEB}-s 10.9.0.0/16 -j RETURN\nLINE", {WEB}),
+    ("a second translation", SEP_WEB + ".*DNAT", f"{SEP_WEB}-p tcp -j DNAT --to-destination 10.9.9.9:1\nLINE", {WEB}),
+    ("another protocol", SEP_WEB + ".*DNAT", f"{SEP_WEB}-p udp -m udp -j DNAT --to-destination 10.244.0.2:8080", {WEB}),
+    ("a Service's chain returns", SVC_WEB, f"{SVC_WEB}-j RETURN\nLINE", {WEB}),
+    ("a Service's chain returns for pods", SVC_WEB, f"{SVC_WEB}-s 10.244.0.0/16 -j RETURN\nLINE", {WEB}),
+    ("pods are masqueraded", SVC_WEB + ".*MARK-MASQ", f"{SVC_WEB}-d 10.96.30.1/32 -p tcp --dport 80 -j KUBE-MARK-MASQ", {WEB}),
+    ("masqueraded at another port", SVC_WEB + ".*MARK-MASQ",
+     f"{SVC_WEB}! -s 10.244.0.0/16 -d 10.96.30.1/32 -p tcp --dport 81 -j KUBE-MARK-MASQ", {WEB}),
+    ("masqueraded now and then", SVC_WEB + ".*MARK-MASQ",
+     f"{SVC_WEB}! -s 10.244.0.0/16 -d 10.96.30.1/32 -p tcp --dport 80 -m limit --limit 5/sec -j KUBE-MARK-MASQ", {WEB}),
+    ("affinity by network", "-A KUBE-SEP-.*--set .*10.244.1.3:8080", "SUB --mask 255.255.255.255=--mask 255.255.0.0", {STICKY}),
+    # External addresses.
+    ("the node is not masqueraded", '"masquerade LOCAL traffic for default/np-local:', "", {OF_NP_LOCAL}),
+    ("one address only", "-A KUBE-NODEPORTS -p tcp .*30103", "SUB -A KUBE-NODEPORTS=-A KUBE-NODEPORTS -d 10.1.1.1/32", {OF_NP_LOCAL}),
+    ("drops before the ranges", "-A KUBE-FW-XNSRSQRUMO72ZEPB", "-A KUBE-FW-XNSRSQRUMO72ZEPB -j DROP\nLINE", {RANGES}),
+    ("ranges are not enforced", "-A KUBE-PROXY-FIREWALL", "-A KUBE-PROXY-FIREWALL -j RETURN\nLINE", {RANGES}),
+    # What everybody passes.
+    ("an address range before all", "-A KUBE-SERVICES -d 10.96.30.1/32 -p tcp", "-A KUBE-SERVICES -d 10.96.30.0/30 -j ACCEPT\nLINE",
+     {WEB, "10.96.30.1:53/UDP", "10.96.30.2:80/TCP", "10.96.30.2:53/UDP", "10.96.30.3:80/TCP"}),
+    ("everything returns", "-A KUBE-SERVICES -d 10.96.30.1/32 -p tcp", "-A KUBE-SERVICES -j RETURN\nLINE", None),
+    ("a narrow jump", "-A PREROUTING .*-j KUBE-SERVICES", "-A PREROUTING -s 10.9.9.9/32 -j KUBE-SERVICES", None),
+    ("accepted before the jump", "-A PREROUTING .*-j KUBE-SERVICES", "-A PREROUTING -j ACCEPT\nLINE", None),
+    ("nothing is marked", "-A KUBE-MARK-MASQ", "-A KUBE-MARK-MASQ -j RETURN\nLINE", None),
+    ("marked for one client", "-A KUBE-MARK-MASQ", "-A KUBE-MARK-MASQ -s 10.9.9.9/32 -j MARK --set-xmark 0x4000/0x4000", None),
+    ("everything is masqueraded", "-A KUBE-POSTROUTING .*RETURN", "", None),
+    ("nothing is masqueraded", "-A KUBE-POSTROUTING .*RETURN", "-A KUBE-POSTROUTING -j RETURN", None),
+    ("the unmarked are dropped", "-A KUBE-POSTROUTING .*RETURN", "SUB -j RETURN=-j DROP", set()),
+    ("only what is not marked is forwarded", "-A KUBE-FORWARD .*--mark", "SUB --mark=! --mark", set()),
+    ("answers are not forwarded", "-A KUBE-FORWARD .*ESTABLISHED", "", set()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("planted", IN_IPTABLES, ids=[one[0] for one in IN_IPTABLES])
+def test_in_iptables(planted: tuple[str, str, str, set[str] | None]) -> None:
+    _, pattern, to, wanted = planted
+    text = recorded("iptables", "iptables-save.txt")
+    if to.startswith("SUB "):
+        old, _, new = to[4:].partition("=")
+        found = next(line for line in text.splitlines() if re.search(pattern, line))
+        assert old in found
+        to = found.replace(old, new, 1)
+    made, healthy = of_iptables(plant(text, pattern, to)), of_iptables(text)
+    assert changed(healthy) == set()
+    if wanted is None:
+        assert len(changed(made)) >= ALL
+    else:
+        assert wanted <= changed(made) and services_of(made, changed(made)) == services_of(made, wanted)
+    fresh = {f.check for f in made.findings} - {f.check for f in healthy.findings}
+    assert fresh & {"rules-damaged", "rules-unread", "stale-rules"}, fresh
+
+
+def test_more_of_them_than_are_named() -> None:
+    """A cause is named a hundred times at most; no Service is the same for that."""
+    chains = re.findall(r"^:(KUBE-SEP-\S+)", recorded("iptables", "iptables-save.txt"), re.MULTILINE)
+    text = recorded("iptables", "iptables-save.txt")
+    for chain in chains:
+        text = plant(text, f"-A {chain} ", "\n".join(f"-A {chain} -s 10.9.0.{i} -j DROP" for i in range(8)) + "\nLINE")
+    made = of_iptables(text)
+    assert any("more" in gap.what for gap in made.gaps)
+    same = {
+        entry.address for row in made.services for entry in row.entries if entry.result == "same" and entry.endpoints
+    }
+    assert not {address for address in same if not address.startswith("[") and "IPv6" not in address}
+
+
+IPVS = recorded("ipvs", "iptables-save.txt")
+IN_IPVS = [
+    ("-A KUBE-SERVICES .*CLUSTER-IP dst,dst -j ACCEPT", "-A KUBE-SERVICES -j RETURN\nLINE", "not a rule that kube-proxy writes"),
+    ("-A KUBE-IPVS-FILTER .*CLUSTER-IP", "", "what goes to such addresses is refused"),
+    ("-A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ", "", "load balancers' addresses is not masqueraded"),
+    ("-A KUBE-NODE-PORT .*NODE-PORT-UDP", "", "NodePorts is not masqueraded"),
+    ("-A KUBE-PROXY-FIREWALL", "", "source ranges keep nobody out"),
+    ("-A KUBE-SOURCE-RANGES-FIREWALL -j DROP", "", "source ranges keep nobody out"),
+    ("-A KUBE-SOURCE-RANGES-FIREWALL", "-A KUBE-SOURCE-RANGES-FIREWALL -j DROP\nLINE", "not a rule that kube-proxy writes"),
+    ("-A KUBE-MARK-MASQ", "-A KUBE-MARK-MASQ -s 10.9.9.9/32 -j MARK --set-xmark 0x4000/0x4000", "it sets no mark"),
+    ("-A KUBE-POSTROUTING .*--mark", "", "everything is masqueraded"),
+]  # fmt: skip
+
+
+def of_ipvs(ip4: str, ipvsadm: str = "") -> Report:
+    servers, sets = recorded_texts("ipvs")
+    made = recorded_facts("ipvs", texts=(ipvsadm or servers, sets))
+    others = Others()
+    for family, text in ((Family.IPV4, ip4), (Family.IPV6, recorded("ipvs", "ip6tables-save.txt"))):
+        others.take("nft", family, parse(text))
+    made.dataplanes = (others.with_chains(made.dataplanes[0], is_all=True),)
+    return report(made, Proof("accepted"))
+
+
+@pytest.mark.parametrize("planted", IN_IPVS, ids=[f"{i}-{one[2]}" for i, one in enumerate(IN_IPVS)])
+def test_in_the_chains_of_ipvs_mode(planted: tuple[str, str, str]) -> None:
+    pattern, to, cause = planted
+    assert not [f for f in of_ipvs(IPVS).findings if f.check == "rules-damaged"]
+    made = of_ipvs(plant(IPVS, pattern, to))
+    assert any(cause.lower() in f.why.lower() for f in made.findings if f.check == "rules-damaged")
+    results = {entry.address: entry.result for row in made.services for entry in row.entries}
+    assert results["10.96.30.1:80/TCP"] == "behaviour" and results["[fd00:10:96::30]:80/TCP"] == "same"
+
+
+def test_an_ipvs_server_that_does_not_translate() -> None:
+    servers = recorded_texts("ipvs")[0].replace(
+        "-a -t 10.96.30.1:80 -r 10.244.0.2:8080 -m", "-a -t 10.96.30.1:80 -r 10.244.0.2:8080 -g"
+    )
+    assert servers != recorded_texts("ipvs")[0]
+    made = of_ipvs(IPVS, servers)
+    assert "10.96.30.1:80/TCP" in changed(made)
+
+
+NFT = recorded("nftables", "nft-ruleset.txt")
+SERVICE_WEB = "chain service-ZXGTDUEP-default/web/tcp/p80tcp {"
+IN_NFTABLES: list[tuple[str, str, set[str] | None]] = [
+    ("chain services {", "LINE\nip saddr 10.9.0.0/16 return", None),
+    ("chain services {", "LINE\ndrop", None),
+    ("chain nat-prerouting {", "LINE\naccept", None),
+    ("chain masquerading {", "LINE\nreturn", None),
+    ("chain firewall-check {", "LINE\nreturn", None),
+    ("type nat hook postrouting", "type nat hook postrouting priority srcnat; policy drop;", None),
+    ("th dport vmap @service-ips", "tcp flags syn ip daddr . meta l4proto . th dport vmap @service-ips", None),
+    ("th dport vmap @firewall-ips", "ip saddr 10.9.9.9 ip daddr . meta l4proto . th dport vmap @firewall-ips", None),
+    ("ip daddr @cluster-ips ip saddr != 10.244", "ip daddr @cluster-ips ip saddr != 10.250.0.0/16 meta mark set meta mark | 0x4000", None),
+    ("ip daddr @cluster-ips ip saddr != 10.244", "ip daddr @cluster-ips ip saddr != 10.244.0.0/16 meta mark set meta mark | 0x100", None),
+    (SERVICE_WEB, "LINE\nip saddr 10.244.0.0/16 return", {WEB}),
+    (SERVICE_WEB, "LINE\nmeta mark set meta mark | 0x4000", {WEB}),
+    (SERVICE_WEB, "LINE\nmeta length 77 drop", {WEB}),
+    ("chain endpoint-2EXGB2NP-default/sticky/tcp/p80tcp__10.244.1.3/8080 {", "LINE\nmeta length 77 return", {STICKY}),
+]  # fmt: skip
+
+
+@pytest.fixture
+def namespace() -> Iterator[Namespace]:
+    it = Namespace()
+    yield it
+    it.close()
+
+
+def of_nftables(namespace: Namespace, text: str) -> Report:
+    namespace.nft("-f", "-", stdin="flush ruleset\n" + text)
+    made = facts(
+        *recorded_objects(), node=None, mode="nftables", here=NodeFacts(interfaces=recorded_interfaces("nftables"))
+    )
+    made.dataplanes = tuple(filter(None, [inside(namespace, nft_entries.read)]))
+    return report(made, Proof("accepted"))
+
+
+@needs_root
+@needs("nft")
+@pytest.mark.parametrize("planted", IN_NFTABLES, ids=[f"{i}-{one[0][:25]}" for i, one in enumerate(IN_NFTABLES)])
+def test_in_nftables(namespace: Namespace, planted: tuple[str, str, set[str] | None]) -> None:
+    pattern, to, wanted = planted
+    made = of_nftables(namespace, plant(NFT, re.escape(pattern), to))
+    found = changed(made)
+    assert made.verdict == "ready-with-changes"
+    if wanted is None:
+        assert found >= ({RANGES} if "firewall" in pattern else {WEB, RANGES})
+    else:
+        assert wanted <= found and services_of(made, found) == services_of(made, wanted)
+
+
+@needs_root
+@needs("nft")
+def test_a_map_of_verdicts_that_drops_some(namespace: Namespace) -> None:
+    """Which no reader of the others' trips over."""
+    name = "service-RGK6XW73-default/sticky/tcp/p80tcp"
+    last = next(line for line in NFT.splitlines() if "numgen random mod 3 vmap" in line)
+    to = re.sub(r"0 : goto \S+?,", "0 : drop,", last)
+    assert to != last
+    made = of_nftables(namespace, NFT.replace(last, to, 1))
+    assert made.compared and changed(made) == {STICKY}, name
