@@ -18,7 +18,7 @@ PACKETS, BURSTS = 20, 5
 A_TIME = b"\0" * 64
 STREAM = b"\0" * 32768
 UDP, TCP, TCP_STREAM = "UDP, 64 bytes", "TCP, 64 bytes", "TCP, 32 kB"
-FORWARD = {UDP: "packets/s", TCP: "packets/s", TCP_STREAM: "sends/s"}
+UNITS = {UDP: "packets/s", TCP: "packets/s", TCP_STREAM: "sends/s"}
 
 Send = Callable[[], list[int]]
 """Sends PACKETS in each of BURSTS for each flow; gives the ns that each burst took."""
@@ -36,7 +36,7 @@ def measure(ways: Mapping[str, tuple[World, Places]], base: str, rounds: int) ->
             rates[way].append(rate)
         found[kind] = {
             way: {
-                FORWARD[kind]: round(statistics.median(rate)),
+                UNITS[kind]: round(statistics.median(rate)),
                 "ratio": ratio(rate, rates[base]),
             }
             for way, rate in rates.items()

@@ -12,6 +12,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Of what `dataplane.measure` gives."""
     yield "connect() (TCP), or connect(), a packet and its answer (UDP), in µs: median (more than direct without nat), more than"
     yield "direct on the same node [95% confidence]; to one Service again and again, and to many in turn"
+    yield from (f"  {name:<20}{what}" for name, what in found["variants"].items())
     for size, by_origin in found["connect"].items():
         for origin, by_protocol in by_origin.items():
             for protocol, by_variant in by_protocol.items():

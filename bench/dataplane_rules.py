@@ -19,11 +19,10 @@ from rules.objects import PROTOCOLS, Family
 from rules.tables import create
 from tests.netns import Namespace
 
-OURS, NOTHING, CONNTRACK, HOOKS, ONE_RULE = "ours", "nothing", "conntrack", "hooks", "one rule"
+OURS, CONNTRACK, HOOKS, ONE_RULE = "ours", "conntrack", "hooks", "one rule"
 NFTABLES, IPTABLES_NFT, IPTABLES_LEGACY = "kube-proxy nftables", "iptables-nft", "iptables-legacy"
 DESCRIPTIONS = {
     OURS: "our table",
-    NOTHING: "no table, and connections are not tracked",
     CONNTRACK: "no nat: connections are tracked, nothing else",
     HOOKS: "the same, and nat chains without a rule",
     ONE_RULE: "the least that nftables can do it with: one rule, one map, one endpoint for a Service",
@@ -58,10 +57,6 @@ def _packed(address: str) -> bytes:
 def ours(node: Namespace, ports: Iterable[Port]) -> None:
     plan = scratch(Family.IPV4, service_ports(ports), frozenset({_packed(NODE)}))
     node.kernel.commit([*create(LAYOUTS[Family.IPV4], OPTIONS, [SERVICE_CIDR]), *plan.operations])
-
-
-def nothing(node: Namespace, ports: Iterable[Port]) -> None:
-    pass
 
 
 def conntrack(node: Namespace, ports: Iterable[Port]) -> None:
@@ -120,7 +115,6 @@ def kube_proxy_iptables(program: str) -> Loader:
 
 LOADERS: dict[str, Loader] = {
     OURS: ours,
-    NOTHING: nothing,
     CONNTRACK: conntrack,
     HOOKS: hooks,
     ONE_RULE: one_rule,
@@ -134,7 +128,6 @@ def available(name: str) -> bool:
     """Whether this machine has the program that loads it."""
     program = {
         OURS: "",
-        NOTHING: "",
         IPTABLES_NFT: "iptables-nft-restore",
         IPTABLES_LEGACY: "iptables-legacy-restore",
     }.get(name, "nft")
