@@ -3,7 +3,7 @@ python -m bench.repair [--rounds 5] [SERVICESxENDPOINTS …]
 
 The agent's loop without an API server, in a network namespace and a process of its own, with tables that have no owner;
 `nft flush ruleset` from another process; from that commit to the one after which all is there again. Of it: until the
-agent knows; compiling the objects; planning; packing messages; the kernel's own work, told apart by doing the same
+agent knows; telling what the tables held; packing messages; the kernel's own work, told apart by doing the same
 transaction with the rules alone. Needs root.
 """
 
@@ -34,7 +34,7 @@ from rules.transaction import Operation
 
 SIZES: Final = ("1000x10", "10000x1", "10000x2", "10000x10")
 PATIENCE: Final = 600.0
-PHASES: Final = ("in all", "until known", "compile", "plan and rest", "pack", "kernel")
+PHASES: Final = ("in all", "until known", "contents and rest", "pack", "kernel")
 
 
 class Stopwatch:
@@ -61,8 +61,7 @@ def measure(size: str, rounds: int) -> None:
     stopwatch = Stopwatch()
     kernel, inbox = Kernel(), Inbox()
     kernel.commit = stopwatch.of("commit", kernel.commit)  # type: ignore[method-assign]
-    state = State("node-1")
-    agent = Agent(state, kernel, inbox)
+    agent = Agent(State("node-1"), kernel, inbox)
     agent.handle(
         [
             Replace(SERVICE, list(cluster.services(count))),
@@ -71,7 +70,6 @@ def measure(size: str, rounds: int) -> None:
             Replace(SERVICE_CIDR, []),
         ]
     )
-    state.everything = stopwatch.of("compile", state.everything)  # type: ignore[method-assign]
     wire.encode = stopwatch.of("pack", wire.encode)
     commits = Commits()
     watch = TableWatch(inbox, kernel.port)
@@ -92,10 +90,8 @@ def measure(size: str, rounds: int) -> None:
         whole = (mended - flushed) * 1e3
         known = max(0.0, began - flushed) * 1e3
         kernel_time = spent["commit"] - spent["pack"]
-        rest = whole - known - spent["compile"] - spent["commit"]
-        for phase, value in zip(
-            PHASES, (whole, known, spent["compile"], rest, spent["pack"], kernel_time), strict=True
-        ):
+        rest = whole - known - spent["commit"]
+        for phase, value in zip(PHASES, (whole, known, rest, spent["pack"], kernel_time), strict=True):
             seen[phase].append(value)
         while inbox.take(0.3):  # what the watch has to say of it
             pass

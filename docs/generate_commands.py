@@ -28,7 +28,7 @@ def commands() -> Iterator[argparse.ArgumentParser]:
 
 def _below(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if not inner:
+    if not inner or any(options(parser)):  # `migrate` does something, and so does `migrate collect`
         yield parser
     for action in inner:
         for name, command in action.choices.items():
@@ -40,6 +40,8 @@ def options(command: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     """Those that docs/commands.md explains."""
     for action in command._actions:
         names = {name.lstrip("-") for name in action.option_strings}
+        if isinstance(action, argparse._SubParsersAction | argparse._VersionAction):
+            continue
         if action.help != argparse.SUPPRESS and "help" not in names and not names & ELSEWHERE:
             yield action
 

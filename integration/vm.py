@@ -5,6 +5,9 @@
 What the command writes to files is gone with the machine. Its output and exit code are passed on; IN_VM is set for it.
 virtme-ng does the work. The processor is emulated, which is slow but works everywhere; `--kvm` is fast where it works (in
 a virtual machine, a /dev/kvm need not).
+
+The emulated machine does not know how slow it is: while it works, its clocks count instructions, a thousand million a
+second; while it waits, they go with ours. So deadlines inside mean the same on a busy machine as on an idle one.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ EXIT_NO_ANSWER: Final = 124
 """The time was up; as timeout(1) has it."""
 LONGEST_COMMAND: Final = 900
 """It gets to the machine in the kernel's command line, which has 2048 bytes, as base64, among others."""
+
+EMULATED: Final = ("-cpu", "max,-erms,-fsrm,-la57,-avx,-avx2", "-icount", "shift=0")
+"""Without what takes an emulator longer than what it stands for. 2^0 ns an instruction."""
 
 _NEEDED: Final = {
     "vng": "install it: pip install virtme-ng",
@@ -78,8 +84,11 @@ def run(
         if shutil.which(program, path=path) is None:
             raise UserError(f"program {program!r}", "it is not installed", remedy)
     arguments = ["--run", str(newest(kernel)), "--disable-microvm", "--user", "root", "--memory", memory]
+    # Nobody attacks this machine, and the kernel's defences (retpolines, …) are slow to emulate.
+    arguments += ["--append", "mitigations=off"]
     if not kvm:
-        arguments.append("--disable-kvm")
+        # Several processors whose clocks count instructions take turns, and wait for each other in vain.
+        arguments += ["--disable-kvm", "--cpus", "1", *(f"--qemu-opts={option}" for option in EMULATED)]
     machine = subprocess.Popen(
         ["vng", *arguments, "--", shell],
         stdin=subprocess.DEVNULL,

@@ -25,6 +25,7 @@ from proxy.problems import report as report
 from proxy.refusals import explain as explain
 from proxy.services import Name
 from proxy.settings import Settings
+from proxy.standby import Standby
 from proxy.state import State
 from proxy.tables import Nftables, Outcome, Tables, Wanted
 from proxy.udp import UdpChange, UdpFlows, is_udp
@@ -77,7 +78,7 @@ class Agent:
 
     families: those that this node has; there is no table of the others. health: is told what waits and what is done.
     reports: is told what is worth an Event. syncs: counts for metrics.
-    owned: whether the tables belong to the kernel's socket (see rules.ownership).
+    owned: whether the tables belong to the kernel's socket (see rules.ownership). standby: None: there is none.
     open_reader: for a look at the tables now and then (proxy.audits); None: there is none.
     grace: how long the first sync waits for the kinds of object that it can do without (seconds): a NodePort that loses
     its addresses for the moment until the Node is listed would not survive a restart.
@@ -96,12 +97,14 @@ class Agent:
         reports: NodeReports | None = None,
         grace: float = 0.0,
         owned: bool = False,
+        standby: Standby | None = None,
         open_reader: Callable[[], Reader] | None = None,
         syncs: Syncs | None = None,
     ) -> None:
         self.state, self.inbox = state, inbox
         self.settings = settings or Settings()
-        self.tables = Tables(kernel, families, owned=owned)
+        self.tables = Tables(kernel, families, owned=owned, standby=standby)
+        self.standby = standby
         self.health = health or Health(math.inf)
         self.reports = reports or NodeReports()
         self.followers = followers
@@ -117,6 +120,8 @@ class Agent:
         self.audits = Audits(self.tables, open_reader) if open_reader else None
         self._clock = clock
         self._failures = 0
+        self._told = ""
+        """What the log has said of the failures."""
         self._clashes = 0
         self._retry_at = 0.0
         self._grace = grace
@@ -138,27 +143,36 @@ class Agent:
         events = self.inbox.take(self._patience(once))
         if self.inbox.is_closed:
             return False
-        audit_is_due = self._audit_at() <= self._clock()
-        if events or not audit_is_due:
+        now = self._clock()
+        audit_is_due, standby_is_due = self._audit_at() <= now, self._standby_at() <= now
+        if events or self._sync_at() <= now or not (audit_is_due or standby_is_due):
             self.handle(events)
         if audit_is_due:
             self._audit()
+        if self.standby:
+            self.standby.step()
         return not (once and self.tables.are_programmed and (self.state.is_listed or not events))
 
     def _patience(self, once: bool) -> float | None:
         """How long to wait for events; None: for ever, because nothing else is to be done."""
-        if self._failures:
-            return max(0.0, self._retry_at - self._clock())
-        if self._start_by is not None and not self.tables.are_programmed and not self._is_waiting:
-            return max(0.0, self._start_by - self._clock())
-        next_at = min(
-            self._mend_at if self._touched else math.inf,
-            math.inf if self.refusals.retry_at is None else self.refusals.retry_at,
-            self._audit_at(),
-        )
+        next_at = min(self._sync_at(), self._audit_at(), self._standby_at())
         if next_at < math.inf:
             return max(0.0, next_at - self._clock())
         return ONCE_SECONDS if once and self.tables.are_programmed else None
+
+    def _sync_at(self) -> float:
+        """When something is to be done about the rules, also if no events come."""
+        if self._failures:
+            return self._retry_at
+        if self._start_by is not None and not self.tables.are_programmed and not self._is_waiting:
+            return self._start_by
+        return min(
+            self._mend_at if self._touched else math.inf,
+            math.inf if self.refusals.retry_at is None else self.refusals.retry_at,
+        )
+
+    def _standby_at(self) -> float:
+        return self.standby.next_at if self.standby else math.inf
 
     def handle(self, events: Sequence[Event]) -> None:
         """Take in events and bring the kernel to what they make of the state; not yet if it refused that just now."""
@@ -229,7 +243,9 @@ class Agent:
                 raise explain(error) from error
             self._put_back(error, started, first)
         else:
-            self._failures = self._clashes = 0
+            if self._failures > 1:
+                LOG.info("transactions_work_again", refused=self._failures)
+            self._failures, self._clashes, self._told = 0, 0, ""
             self.refused = len(self.refusals)
             now = self._clock()
             self.health.synced(now)
@@ -248,7 +264,17 @@ class Agent:
         now = self._clock()
         self._retry_at = now + wait
         self.reports.sync_failed(str(error), now)
-        LOG.error("transaction_refused", error=str(error), cause=meaning, then=action.value, seconds=wait)
+        # Once for each cause: the tries go on for as long as it lasts.
+        log = LOG.debug if self._told == meaning else LOG.error
+        self._told = meaning
+        log(
+            "transaction_refused",
+            error=str(error),
+            cause=meaning,
+            then=action.value,
+            seconds=wait,
+            tries=self._failures,
+        )
         if not wait:
             self._sync(started)
 

@@ -34,9 +34,11 @@ from proxy.errors import ConfigChanged, KernelTooOld, NoPermission, UsageError, 
 from proxy.events import Inbox
 from proxy.flags import PORTS, TLS_FLAGS, GivenFlags
 from proxy.manifests import ManifestSource
+from proxy.ownership import Ownership
 from proxy.settings import settings
 from proxy.state import State
 from proxy.tls_files import tls_files
+from rules import standby
 from rules.diff import scratch
 from rules.errors import KernelUnreachable, TransactionError
 from rules.kernel import Kernel
@@ -156,7 +158,7 @@ def _proxy(options: argparse.Namespace, config: Config, fields: Sequence[Given],
             inbox,
             connection,
             options.config or "",
-            owned=options.table_ownership == "auto",
+            ownership=Ownership(options.table_ownership),
             take_over=options.take_over,
             metrics_tls=tls,
             status_page=options.status_page == "true",
@@ -298,6 +300,8 @@ def _cleanup(options: argparse.Namespace) -> None:
     instance.check()  # an agent that runs would go on as if its tables were there
     kernel = Kernel()
     operations: list[Operation] = [operation for family in Family for operation in remove(LAYOUTS[family])]
+    for family in Family:
+        operations += standby.remove(family)  # an agent's goes with it, but not one that came with a listing
     try:
         kernel.commit(operations)
     except TransactionError as error:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import textwrap
 from collections.abc import Sequence
 from typing import Any, Final
 
-from proxy import config_report, flags, logs
+from proxy import __version__, config_report, flags, logs
 from proxy.detect import arguments as detect
 from proxy.errors import EXIT_CODES
 from proxy.explain import arguments as explain
 from proxy.migrate import arguments as migrate
+from proxy.ownership import CHOICES
 from proxy.status import arguments as status
 from proxy.trace import arguments as trace
 
@@ -30,10 +30,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def version() -> str:
-    try:
-        return importlib.metadata.version("kube-proxy-nft")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
+    return __version__
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -68,10 +65,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--once", action="store_true", help="program everything once, then exit")
     run.add_argument(
         "--table-ownership",
-        choices=["auto", "never"],
+        choices=CHOICES,
         default="auto",
-        help="auto: where the kernel can do it (Linux 6.9), nobody else can change our tables while the agent runs (default); "
-        "never: everybody can, and it is undone",
+        help="auto: where the kernel can do it (Linux 6.9), nobody else can change our tables while the agent runs; else as "
+        "standby, if it can do that (Linux 5.12) (default); standby: everybody can, and it is undone, and a second table "
+        "that nobody else can change answers before and after ours; never: everybody can, and it is undone",
     )
     run.add_argument(
         "--take-over",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Protocol
@@ -34,8 +34,10 @@ from proxy.node_events import Transport as Sending
 from proxy.node_families import missing, report_missing
 from proxy.node_log import NodeLog
 from proxy.node_reports import Nobody, NodeReports
+from proxy.ownership import Ownership, choose, remove_leftover
 from proxy.page_server import PageServer
 from proxy.settings import Settings, settings
+from proxy.standby import Standby
 from proxy.state import State
 from proxy.table_watch import TableWatch
 from proxy.tls_files import TlsFiles
@@ -43,7 +45,6 @@ from rules.errors import KernelUnreachable
 from rules.kernel import Kernel
 from rules.layout import LAYOUTS
 from rules.objects import Family
-from rules.ownership import can_own
 from rules.table_reader import TableReader
 
 LOG = structlog.get_logger()
@@ -71,9 +72,8 @@ class ApiServer(Reading, Sending, Protocol):
 
 class Surroundings(Struct, frozen=True):
     """What an agent has around it. node: its name. api: None where there is no API server to talk to. config_file: where
-    the configuration is from, '' for nowhere. owned: whether the agent owns its tables, where the kernel can do that.
-    take_over: remove what kube-proxy has left. metrics_tls: for metricsBindAddress, None: plain HTTP. status_page: whether
-    it is served there."""
+    the configuration is from, '' for nowhere. ownership: as --table-ownership says. take_over: remove what kube-proxy has
+    left. metrics_tls: for metricsBindAddress, None: plain HTTP. status_page: whether it is served there."""
 
     config: Config
     node: str
@@ -82,7 +82,7 @@ class Surroundings(Struct, frozen=True):
     inbox: Inbox
     api: ApiServer | None = None
     config_file: str = ""
-    owned: bool = False
+    ownership: Ownership = Ownership.NEVER
     take_over: bool = False
     metrics_tls: TlsFiles | None = None
     status_page: bool = True
@@ -123,6 +123,11 @@ def run(here: Surroundings, *, once: bool) -> None:
             if here.take_over:
                 followers.append(_take_over(ends))
         here.source.start()
+        remove_leftover(here.kernel)
+        ownership = choose(here.ownership, here.kernel, families[0], once=once)
+        standby = Standby() if ownership is Ownership.STANDBY else None
+        if standby:
+            ends.callback(standby.close)
         agent = Agent(
             State(here.node, made.bound),
             here.kernel,
@@ -133,7 +138,8 @@ def run(here: Surroundings, *, once: bool) -> None:
             health=health,
             reports=reports,
             grace=GRACE_SECONDS,
-            owned=_owned(here, families, once),
+            owned=ownership is Ownership.OWNED,
+            standby=standby,
             open_reader=None if once else TableReader,
             syncs=measures.syncs,
         )
@@ -152,20 +158,6 @@ def _take_over(ends: contextlib.ExitStack) -> Follower:
     take_over = TakeOver()
     ends.callback(take_over.stop)
     return take_over
-
-
-def _owned(here: Surroundings, families: Sequence[Family], once: bool) -> bool:
-    """Not with `once`: when the owner ends, nft 1.0.6 lists its tables in a way that it cannot read again."""
-    if once:
-        return False
-    if not here.owned:
-        cause = "--table-ownership is never"
-    elif not can_own(here.kernel, families[0]):
-        cause = "this kernel has no tables that outlive their owner (Linux 6.9)"
-    else:
-        return True
-    LOG.info("tables_not_owned", cause=cause, then="what others do to them is undone at once")
-    return False
 
 
 def _has_tables(kernel: Kernel, families: Collection[Family]) -> bool:
@@ -235,6 +227,7 @@ def _metrics(
     from proxy.detect import watcher
     from proxy.detect.node import gather_for_agent
     from proxy.metrics_table import Sources
+    from proxy.no_endpoint_packets import NoEndpointPackets
     from proxy.status import pages as status
     from proxy.status.view import View
 
@@ -275,6 +268,7 @@ def _metrics(
             measures=measures,
             requests=here.api.requests if here.api else None,
             watchers=watchers,
+            no_endpoints=NoEndpointPackets(TableReader),
         )
         registry.register(metrics.Table(sources))
         if not here.status_page:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Protocol
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from rules.adopt import Adopted, adopt
 from rules.audit import audit
 from rules.changes import Touched, merge
+from rules.contents import Contents, contents
 from rules.diff import Plan, Programmed
 from rules.dump import TableState
 from rules.elements import ServicePort, family_of
@@ -24,7 +25,7 @@ from rules.mend import mend
 from rules.objects import PERSIST, Family, Table
 from rules.rehearsal import rehearse
 from rules.table_reader import Reader
-from rules.tables import change_local, change_service_cidrs, replace
+from rules.tables import change_local, change_service_cidrs, place, replace
 from rules.transaction import Operation
 
 LOG = structlog.get_logger()
@@ -65,17 +66,30 @@ class Wanted(Struct, frozen=True):
     addresses: Addresses
 
 
+class Follower(Protocol):
+    """What holds the same as the tables: proxy.standby.Standby. Must not raise."""
+
+    def renew(self, contents: Callable[[], Sequence[Contents]]) -> None: ...
+
+    def follow(self, operations: Sequence[Operation]) -> None: ...
+
+
 class Tables:
     """One table for each of `families`. All methods raise TransactionError when the kernel refuses, and change nothing
-    then. owned: by the kernel's socket, so that nobody else can change them (see rules.ownership)."""
+    then. owned: by the kernel's socket, so that nobody else can change them (see rules.ownership). standby: is told what
+    the kernel has taken, but for what only undoes what others did."""
 
-    def __init__(self, kernel: Nftables, families: Collection[Family], *, owned: bool = False) -> None:
+    def __init__(
+        self, kernel: Nftables, families: Collection[Family], *, owned: bool = False, standby: Follower | None = None
+    ) -> None:
         self.kernel, self.families, self.owned = kernel, families, owned
+        self._standby = standby
         self.programmed: dict[Family, Programmed] = {}
         self.options: Options | None = None
         self.service_cidrs: tuple[Network, ...] = ()
         self.is_taking_over = False
         """Whether the last `start` was, at least in part, about what was there already."""
+        self._revived = (0, 0)
 
     @property
     def are_programmed(self) -> bool:
@@ -91,14 +105,14 @@ class Tables:
         """What the kernel holds is not what we thought."""
         self.programmed = {}
 
-    def read(self, *, settled: bool = True) -> Found:
-        """The tables that are there, for `start`.
+    def read(self, *, settled: bool = True, families: Collection[Family] = ()) -> Found:
+        """The tables that are there, for `start`. families: only those.
 
         settled: a table that has just grown may show less than it has. What is added again then does no harm, mostly;
         after a transaction that was refused, look more closely.
         """
         found: Found = {}
-        for family in self.families:
+        for family in families or self.families:
             try:
                 found[family] = self.kernel.dump(LAYOUTS[family].table, settled=settled)
             except KernelUnreachable as error:
@@ -117,8 +131,14 @@ class Tables:
                 LOG.info("table_not_adopted", family=family.nft, cause=cause, then="replace it")
         operations = [operation for one in made.values() for operation in one.operations]
         size = self.kernel.commit(operations)
-        self.programmed = {family: one.programmed for family, one in made.items()}
-        self.options, self.service_cidrs = wanted.options, wanted.service_cidrs
+        programmed = {family: one.programmed for family, one in made.items()}
+        rulebook = wanted.options, wanted.service_cidrs
+        # They may have been put right by differences, and be what they were.
+        is_new = self.programmed.keys() != programmed.keys() or rulebook != (self.options, self.service_cidrs)
+        is_new = is_new or not all(one.is_like(self.programmed[family]) for family, one in programmed.items())
+        self.programmed, (self.options, self.service_cidrs) = programmed, rulebook
+        if self._standby and is_new:
+            self._standby.renew(self._contents)
         differences = {family.nft: one.differences.total for family, one in made.items() if one.differences}
         return Outcome(len(operations), size, differences, wanted.ports)
 
@@ -144,22 +164,67 @@ class Tables:
                 operations += change_service_cidrs(LAYOUTS[family], wanted.service_cidrs)
             if wanted.options != self.options:
                 operations += change_local(LAYOUTS[family], wanted.options)
-        size = self.kernel.commit(operations)
+        try:
+            size = self.kernel.commit(operations)
+        except TransactionError as error:
+            if not self._revive(error):
+                raise
+            size = self.kernel.commit(operations)
         for family, plan in plans.items():
             self.programmed[family].accept(plan)
         self.options, self.service_cidrs = wanted.options, wanted.service_cidrs
+        if self._standby:
+            self._standby.follow(operations)
         return Outcome(len(operations), size)
 
     def mend(self, changes: Iterable[Touched], everything: Callable[[], Wanted]) -> Outcome:
-        """Undo what others did. everything: asked for when their changes are more than elements and rules."""
+        """Undo what others did. everything: asked for when a table is there that is not laid out as ours."""
         operations: list[Operation] = []
+        gone = False
+        before, self._revived = self._revived, (0, 0)
         for touched in merge(changes):
             if touched.family in self.programmed and self.options is not None:
-                found = mend(self.programmed[touched.family], touched, self.options, self.service_cidrs)
+                programmed = self.programmed[touched.family]
+                found = mend(programmed, touched, self.options, self.service_cidrs)
                 if found is None:
-                    return self.start(everything(), self.read())
+                    there = self.read(families=[touched.family])
+                    if there.get(touched.family):
+                        others = [family for family in self.families if family is not touched.family]
+                        made = self.start(everything(), there | (self.read(families=others) if others else {}))
+                        return structs.replace(
+                            made, operations=made.operations + before[0], bytes=made.bytes + before[1]
+                        )
+                    gone = True
+                    found = self._again(programmed)
                 operations += found
-        return Outcome(len(operations), self.kernel.commit(operations))
+        size = self.kernel.commit(operations)
+        if gone:
+            self.programmed = dict(self.programmed)  # whoever is reading the tables has to begin anew
+        return Outcome(len(operations) + before[0], size + before[1])
+
+    def _revive(self, error: TransactionError) -> bool:
+        """Make tables again, as they were, that a change was refused for because they are gone. Who took them away is told
+        later: what was done here counts as done by the `mend` that follows."""
+        if all(failure.errno != errno.ENOENT for failure in error.failures):
+            return False
+        found = self.read(settled=False)
+        gone = [programmed for family, programmed in self.programmed.items() if found.get(family, True) is None]
+        operations = [operation for programmed in gone for operation in self._again(programmed)]
+        size = self.kernel.commit(operations)
+        self._revived = self._revived[0] + len(operations), self._revived[1] + size
+        self.programmed = dict(self.programmed)  # as in `mend`
+        return bool(gone)
+
+    def _again(self, programmed: Programmed) -> list[Operation]:
+        """A table that is gone, as it was."""
+        return [*place(programmed.layout, owned=self.owned), *self._content(programmed).all]
+
+    def _contents(self) -> list[Contents]:
+        """What the tables hold; [] while nobody knows."""
+        return [self._content(programmed) for programmed in self.programmed.values()]
+
+    def _content(self, programmed: Programmed) -> Contents:
+        return contents(programmed, *self._rulebook())
 
     def audit(self, reader: Reader) -> Iterator[Touched | None]:
         """Compare what is there with what should be: see rules.audit. No good any more when tables are made anew."""

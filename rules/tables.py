@@ -22,6 +22,11 @@ def own(layout: Layout) -> AddTable:
     return AddTable(dataclasses.replace(layout.table, flags=OWNED))
 
 
+def place(layout: Layout, *, owned: bool = False) -> list[Operation]:
+    """An empty table in the place of whatever is there under its name. owned: by the socket that commits this."""
+    return [*remove(layout), own(layout) if owned else AddTable(layout.table)]
+
+
 def replace(
     layout: Layout, options: Options, service_cidrs: Iterable[Network], *, owned: bool = False
 ) -> list[Operation]:

@@ -17,7 +17,8 @@ from integration.faults import catalogue
 from integration.faults.audit import differences
 from integration.faults.catalogue import Fault, Row
 from integration.faults.stage import NODE, PORT, PROBED, Stage, by_hand
-from integration.traffic import until
+from integration.faults.traffic import Seen, Traffic
+from integration.traffic import tally, until
 from proxy.agent import Agent
 from proxy.events import Inbox, Replace
 from proxy.model import KINDS, decode
@@ -44,6 +45,12 @@ def owned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """With one that undoes what others do, as on kernels that can do no better."""
     yield from _stage(tmp_path_factory.mktemp("watched"), "never")
+
+
+@pytest.fixture(scope="module")
+def standby(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """With one that does, too, while a second table serves that others cannot change."""
+    yield from _stage(tmp_path_factory.mktemp("standby"), "standby")
 
 
 def _stage(directory: Path, ownership: str) -> Iterator[Stage]:
@@ -89,6 +96,55 @@ def test_what_others_do_to_tables_without_an_owner_is_undone(watched: Stage, fau
     row = run(watched, Fault(fault.name, fault.strike, ROUNDS))
     assert all(row.seconds), row
     assert watched.agent.wait("tables_mended", since=mark)["by"].startswith("nft (pid ")
+
+
+@root
+@as_root
+@pytest.mark.parametrize("fault", catalogue.BY_OTHERS, ids=lambda fault: fault.name)
+def test_what_others_do_costs_no_connection_while_a_standby_serves(standby: Stage, fault: Fault) -> None:
+    assert standby.kind() == "standby" and standby.has_standby()
+    mark = standby.agent.mark()
+    row = run(standby, Fault(fault.name, fault.strike, ROUNDS))
+    assert all(row.seconds), row
+    assert standby.agent.wait("tables_mended", since=mark)["by"].startswith("nft (pid ")
+    if "element" not in fault.name:  # what our own tables say of a connection is not asked twice
+        assert (row.failed, row.broken) == (0, 0), row
+    assert not [line for line in standby.agent.log() if "standby" in line.text and "warning" in line.text]
+
+
+@root
+@as_root
+@pytest.mark.parametrize("commands", ["delete table T4; delete table T6", "flush table T4; flush table T6"])
+def test_a_standby_serves_for_as_long_as_our_tables_do_not(standby: Stage, commands: str) -> None:
+    """An agent that stands still mends nothing."""
+    seen = Seen()
+    with Traffic(standby, seen):
+        standby.agent.process.send_signal(signal.SIGSTOP)
+        try:
+            standby.nft(by_hand(commands))
+            asked = [tally(standby.bed.client, PROBED, PORT, kind, count=50) for kind in ("TCP", "UDP")]
+            asked.append(tally(standby.bed.node, PROBED, PORT, count=50))
+        finally:
+            standby.agent.process.send_signal(signal.SIGCONT)
+        standby.right_since(0.0)
+    assert [(one.answers.total(), one.failures) for one in asked] == [(50, {})] * 3
+    assert (seen.failed, seen.broken) == (0, []), seen
+
+
+@root
+@as_root
+def test_a_standby_goes_with_its_agent_and_comes_with_the_next(standby: Stage) -> None:
+    seen = Seen()
+    with Traffic(standby, seen):
+        standby.kill()
+        assert not standby.has_standby()
+        before = standby.tables()
+        assert before and not standby.wrong(before)
+        standby.start()
+        assert standby.has_standby()
+        standby.nft("flush ruleset")
+        standby.right_since(0.0)
+    assert seen.attempts > 10 and (seen.failed, seen.broken) == (0, []), seen
 
 
 # What happens to the agent itself.

@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 from integration import privileges
 from integration.topology import Bed
 from integration.traffic import Stream, ask, tally
-from proxy import node_agent
 from proxy.agent import Agent
 from proxy.command_line import parse
 from proxy.events import Inbox, TablesTouched
@@ -232,28 +231,10 @@ def test_tables_are_removed_whoever_had_them(sockets: Sockets) -> None:
 
 def test_the_option() -> None:
     assert parse(["run"]).table_ownership == "auto"
-    assert parse(["run", "--table-ownership=never"]).table_ownership == "never"
+    for value in ("never", "standby"):
+        assert parse(["run", f"--table-ownership={value}"]).table_ownership == value
     with pytest.raises(SystemExit):
         parse(["run", "--table-ownership=always"])
-
-
-@pytest.mark.parametrize(
-    ("owned", "once", "can", "result", "cause"),
-    [
-        (True, False, True, True, None),
-        (False, False, True, False, "--table-ownership is never"),
-        (True, False, False, False, "this kernel has no tables that outlive their owner (Linux 6.9)"),
-        (True, True, True, False, None),
-    ],
-)
-def test_who_is_to_own_the_tables(owned: bool, once: bool, can: bool, result: bool, cause: str | None) -> None:
-    kernel: Any = FakeKernel()
-    kernel.can_own = can
-    nothing: Any = None
-    here = node_agent.Surroundings(nothing, NODE_NAME, kernel, nothing, Inbox(), owned=owned)
-    with capture_logs() as logs:
-        assert node_agent._owned(here, tuple(Family), once) is result
-    assert [log["cause"] for log in logs] == ([cause] if cause else [])
 
 
 # With packets.

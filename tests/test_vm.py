@@ -11,6 +11,8 @@ import pytest
 
 from integration import vm
 from proxy.errors import UserError
+from tests.netns import Namespace
+from tests.vm.only_kernels import asks_a_kernel
 
 
 @pytest.fixture
@@ -46,9 +48,10 @@ def test_output_and_exit_code_are_passed_on(programs: Path, capfd: pytest.Captur
     assert code == 3
     assert "it  works\n" in said
     assert f"--run {programs}/vmlinuz-6.1.0-57-amd64 " in said
-    assert "--disable-kvm" in said
+    assert "--disable-kvm --cpus 1" in said and "--qemu-opts=-icount --qemu-opts=shift=0" in said
     vm.main(["--kernel", _kernel(programs), "--kvm", "--", "true"])
-    assert "--disable-kvm" not in capfd.readouterr().out
+    said = capfd.readouterr().out
+    assert "--disable-kvm" not in said and "-icount" not in said
 
 
 def test_the_time_limit_ends_the_machine_and_all_that_belongs_to_it(
@@ -100,3 +103,26 @@ def test_what_the_machines_shell_runs() -> None:
     words = shlex.split(vm.script(["pytest", "-k", "a b"], Path("/a dir")))
     assert words[-4:] == [f"{vm.IN_VM}=1", "pytest", "-k", "a b"]
     assert "/a dir" in words
+
+
+@pytest.fixture
+def node(request: pytest.FixtureRequest) -> pytest.Item:
+    """This very test."""
+    item = request.node
+    assert isinstance(item, pytest.Item)
+    return item
+
+
+@pytest.mark.parametrize("nothing", ["kernel", "fake"])
+def test_who_asks_no_kernel_is_left_out(node: pytest.Item, nothing: str) -> None:
+    assert not asks_a_kernel(node)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("whom", ["kernel", "fake"])
+def test_who_asks_one_runs_there_but_for_the_fakes_tests(node: pytest.Item, whom: str) -> None:
+    assert asks_a_kernel(node) is (whom == "kernel")
+
+
+def test_so_does_who_has_a_namespace(node: pytest.Item, namespace: Namespace) -> None:
+    assert asks_a_kernel(node)

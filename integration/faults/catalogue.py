@@ -28,7 +28,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Row:
-    """tables: 'owned' or 'watched'. connections, failed: new ones. broken: of those that lasted. seconds: of each round.
+    """tables: see Stage.kind. connections, failed: new ones. broken: of those that lasted. seconds: of each round.
     impossible: why it could not be done."""
 
     fault: str
@@ -72,7 +72,7 @@ def own(restarts: int, stopped: float, rounds: int) -> tuple[Fault, ...]:
 
 def run(stage: Stage, fault: Fault) -> Row:
     """Strike so often. The stage has an agent before and after. Raises Wrong when all does not get right again."""
-    tables = "owned" if stage.is_owned() else "watched"
+    tables = stage.kind()
     try:
         if not fault.in_traffic:
             return Row(fault.name, tables, seconds=[fault.strike(stage) for _ in range(fault.rounds)])

@@ -19,11 +19,13 @@ from integration.faults.commits import Commits
 from integration.probe import Answers, Place
 from integration.topology import CHECKOUT, Bed
 from proxy.model import KINDS
+from rules import standby
 from rules.dump import TableState
 from rules.errors import KernelUnreachable
 from rules.kernel import Kernel
 from rules.layout import LAYOUTS, TABLE_NAME
 from rules.objects import OWNER, Family
+from rules.ownership import can_own, can_own_for_life
 from rules.tables import remove
 
 Object = Mapping[str, Any]
@@ -75,6 +77,9 @@ class Stage:
                 ends.enter_context(self.api)
                 self.kernel = Kernel()
             ends.callback(self.kernel.close)
+            first = Family.IPV4
+            wants = self.ownership == "standby" or (self.ownership == "auto" and not can_own(self.kernel, first))
+            self.expects_standby = wants and can_own_for_life(self.kernel, first)
             self.kubeconfig = self.api.kubeconfig(self.directory / "kubeconfig")
             self.commits = Commits(self.bed.node.namespace)
             ends.callback(self.commits.close)
@@ -121,7 +126,7 @@ class Stage:
     ) -> float:
         """A new agent. shims: see integration.faults.agent. wrap: a command that starts what follows it.
 
-        Returns the time of the start. wait: until all is right, which is not to take longer than PATIENCE.
+        Returns the time of the start. wait: until all is right, and the standby there; not longer than PATIENCE for each.
         """
         run = ["run", "--kubeconfig", self.kubeconfig, "--node", NODE, "--table-ownership", self.ownership, *options]
         program = [sys.executable, "-m", *(["integration.faults.agent", *shims, "--"] if shims else ["proxy"])]
@@ -130,6 +135,8 @@ class Stage:
         if wait:
             if not wrap:  # else its log may be somewhere else
                 self._wait_for("programmed")
+                if self.expects_standby:
+                    self._wait_for("standby_ready")
             self.right_since(begun)
         return begun
 
@@ -216,6 +223,14 @@ class Stage:
         """Whether nobody else can change the tables."""
         table = self.kernel.dump(LAYOUTS[Family.IPV4].table)
         return bool(table and table.flags & OWNER)
+
+    def has_standby(self) -> bool:
+        """Whether there is a table that serves when ours do not."""
+        return self.kernel.has(standby.table(Family.IPV4))
+
+    def kind(self) -> str:
+        """Of the tables: 'owned', 'standby' (watched, with one), or 'watched'."""
+        return "owned" if self.is_owned() else "standby" if self.expects_standby else "watched"
 
     def wrong(self, tables: dict[Family, TableState]) -> list[str]:
         """What is not as the API server's objects want it; a line each."""

@@ -9,6 +9,10 @@ set -eu
 if [ "$1" = pack ]; then
     python=$2
     archive=$(dirname "$(dirname "$python")")/vm.tar
+    # What is compiled here need not be compiled inside; tests are compiled by pytest, in its own way.
+    "$python" -m compileall -q proxy rules integration
+    env -u PYTHONDONTWRITEBYTECODE \
+        "$python" -m pytest --collect-only --quiet -p no:cacheprovider tests >"$archive.collected" || cat "$archive.collected"
     installed=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     standard=$("$python" -c 'import os; print(os.path.dirname(os.path.realpath(os.__file__)))')
     {

@@ -1,4 +1,5 @@
-"""Faults on Debian's 6.1, where tables cannot outlive their owner: what others do is undone. And a clock that really jumps,
+"""Faults on Debian's 6.1, where tables cannot outlive their owner: what others do is undone, and costs no connection, because a
+standby answers (with 10,000 Services: test_standby.py). And a clock that really jumps,
 which only a machine of its own may have (make test-vm; numbers: see docs/faults.md)."""
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 def test_tables_have_an_owner_only_where_they_outlive_it(stage: Stage) -> None:
     assert stage.is_owned() is can_own(stage.kernel, Family.IPV4)
+    assert stage.has_standby() is not stage.is_owned()
 
 
 @pytest.mark.parametrize("fault", catalogue.BY_OTHERS, ids=lambda fault: fault.name)
@@ -44,6 +46,7 @@ def test_what_others_do_is_undone(stage: Stage, fault: Fault) -> None:
     if not stage.is_owned():
         assert all(row.seconds), row
         assert stage.agent.wait("tables_mended", since=mark)["by"].startswith("nft (pid ")
+    assert (row.failed, row.broken) == (0, 0), row
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY, 10 * 365 * DAY, -10 * 365 * DAY])
