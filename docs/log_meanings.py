@@ -30,7 +30,7 @@ SECTIONS: Final[dict[str, dict[str, Meaning]]] = {
         "oom_score_set": Meaning("`oomScoreAdj` is in force"),
         "oom_score_not_set": Meaning("`oomScoreAdj` is not; info: as good as the kubelet gives anybody"),
         "ip_family_left_out": Meaning("this node lacks something that one IP family needs"),
-        "cleaned_up": Meaning("`cleanup` has removed our tables"),
+        "cleaned_up": Meaning("`cleanup`: these tables are not there any more, whether they were or not"),
     },
     "Configuration": {
         "flags_ignored": Meaning("these are set by the file"),
@@ -81,7 +81,7 @@ SECTIONS: Final[dict[str, dict[str, Meaning]]] = {
         ),
         "standby_failed": Meaning(
             "it could not be kept, and is built anew; warning: the first time within ten minutes",
-            "nothing, unless it repeats",
+            "nothing, unless it repeats: [KubeProxyNftStandbyMissing](operate.md#kubeproxynftstandbymissing)",
         ),
         "standby_removed": Meaning("one that no agent keeps any more was found, and removed"),
         "standby_not_removed": Meaning(

@@ -140,7 +140,7 @@ def read_access(kubeconfig: str, server: str, environment: Mapping[str, str] = o
 def _in_cluster(environment: Mapping[str, str]) -> Access:
     host, port = (environment.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
     if not host or not port:
-        remedy = "run in a pod with a service account, or name a kubeconfig"
+        remedy = "run in a pod with a service account, or name a kubeconfig: --kubeconfig FILE"
         raise SourceError(IN_CLUSTER, "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set", remedy)
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     return Access(IN_CLUSTER, (server,), Pem(f"{ACCOUNT}/ca.crt"), token_file=f"{ACCOUNT}/token")

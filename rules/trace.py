@@ -33,12 +33,17 @@ from rules.netlink import (
 )
 from rules.objects import OWNER, Family
 
+PREFIX: Final = "kube-proxy-nft-trace-"
+"""How the name of a table that asks for a trace begins; the number of its process follows."""
+
 TRACE: Final = 17  # NFT_MSG_TRACE
 NFNLGRP_NFTRACE: Final = 9
 PRIORITY: Final = -150
 """Behind conntrack (-200), which knows whether a packet is a connection's first, and before every DNAT (-100)."""
 
 _HOOKS: Final = {"prerouting": 0, "output": 3}
+_ARRIVAL: Final = ("input", 1)
+"""A hook without a rule: where a packet is led to this machine itself, only its header there says what address it has then."""
 _STATE, _NEW = 0, struct.pack("=I", 8)  # NFT_CT_STATE, NF_CT_STATE_BIT(IP_CT_NEW)
 _NFTRACE: Final = 12  # NFT_META_NFTRACE
 _KINDS: Final[dict[int, Literal["policy", "return", "rule"]]] = {1: "policy", 2: "return", 3: "rule"}
@@ -95,10 +100,11 @@ def batch(table: str, wanted: Wanted, sequence: int) -> bytes:
     """A transaction that makes the table with its rules; `sequence`: of its last message, which is acknowledged."""
     name = text(1, table)
     parts = [message(NEWTABLE, NLM_F_CREATE, 0, wanted.family, name + u32(2, OWNER))]
-    for hook, number in _HOOKS.items():
+    for hook, number in (_ARRIVAL, *_HOOKS.items()):
         place = nested(4, u32(1, number), u32(2, PRIORITY))
         body = name + text(3, hook) + place + u32(5, 1) + text(7, "filter")
         parts.append(message(NEWCHAIN, NLM_F_CREATE, 0, wanted.family, body))
+    for hook in _HOOKS:
         rule = nested(4, *map(e.encode, _expressions(wanted)))
         parts.append(message(NEWRULE, NLM_F_CREATE | NLM_F_ACK, sequence, wanted.family, name + text(2, hook) + rule))
     return b"".join([batch_mark(BATCH_BEGIN, 0), *parts, batch_mark(BATCH_END, 0)])
@@ -173,7 +179,7 @@ def describe(rule: tuple[e.Expression, ...]) -> str:
     for expression in rule:
         match expression:
             case e.Payload(base, offset, length):
-                loads.append(_FIELDS.get((base, offset, length), "a part of the packet"))
+                loads.append(_field(base, offset, length))
             case e.Meta(key, register=int()):
                 loads.append(_METADATA.get(key, f"meta {key}"))
             case e.Conntrack():
@@ -221,6 +227,16 @@ _FIELDS: Final = {
     (1, 24, 16): "ip6 daddr",
     (2, 2, 2): "th dport",
 }
+
+
+def _field(base: int, offset: int, length: int) -> str:
+    """Of an address the first bytes may be enough: networks are compared so."""
+    for (header, start, size), name in _FIELDS.items():
+        if (header, start) == (base, offset) and length <= size:
+            return name
+    return "a part of the packet"
+
+
 _METADATA: Final = {
     e.Meta.PRIORITY: "meta priority",
     e.Meta.MARK: "meta mark",
@@ -231,8 +247,10 @@ _METADATA: Final = {
 
 def _value(loads: list[str], value: bytes) -> str:
     match loads[-1:]:
-        case ["ip saddr" | "ip daddr" | "ip6 saddr" | "ip6 daddr"]:
-            return str(ipaddress.ip_address(value))
+        case ["ip saddr" | "ip daddr" | "ip6 saddr" | "ip6 daddr" as field]:
+            size = 16 if field.startswith("ip6") else 4
+            address = ipaddress.ip_address(value.ljust(size, b"\0"))
+            return str(address) if len(value) == size else f"{address}/{8 * len(value)}"
         case ["iifname"]:
             return value.rstrip(b"\0").decode(errors="replace")
         case ["fib saddr type"]:

@@ -31,7 +31,6 @@ from rules.netlink import (
 )
 from rules.objects import Table
 
-PREFIX: Final = "kube-proxy-nft-trace-"
 RECEIVE_BUFFER: Final = 16 << 20
 _SEQUENCE: Final = 1
 _HANDLE: Final = 3  # NFTA_RULE_HANDLE
@@ -71,7 +70,7 @@ class TraceSocket:
     def start(self, wanted: trace.Wanted) -> None:
         assert self._control
         try:
-            self._control.send(trace.batch(f"{PREFIX}{os.getpid()}", wanted, _SEQUENCE))
+            self._control.send(trace.batch(f"{trace.PREFIX}{os.getpid()}", wanted, _SEQUENCE))
             answers = 0
             while answers < 2:  # one for each hook's rule, or what went wrong before
                 for reply in messages(self._control.recv(RECEIVE_SIZE)):

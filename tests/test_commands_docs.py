@@ -21,7 +21,8 @@ def test_the_tables_are_current() -> None:
 
 def test_every_command_and_option_is_in_it() -> None:
     commands = list(generate_commands.commands())
-    assert {"run", "render", "cleanup", "status", "trace"} <= {command.prog.split()[-1] for command in commands}
+    named = {command.prog.split()[-1] for command in commands}
+    assert {"run", "render", "cleanup", "status", "trace", "migrate", "collect"} <= named
     for command in commands:
         _, found, section = TEXT.partition(f"## {command.prog}\n")
         assert found

@@ -53,6 +53,7 @@ BAD: list[tuple[str, list[Change]]] = [
     ("KubeProxyNftSyncFailing", [("kubeproxy_sync_proxy_rules_nftables_sync_failures_total", {}, "0+1")]),
     ("KubeProxyNftServicePortsRefused", [("kube_proxy_nft_refused_service_ports", {}, "2")]),
     ("KubeProxyNftRepairsRepeating", [("kube_proxy_nft_repairs_total", {}, "0+1")]),
+    ("KubeProxyNftStandbyMissing", [("kube_proxy_nft_standby", {}, "0")]),
     (
         "KubeProxyNftBehindOthers",
         [("kube_proxy_nft_service_ports", {**node, "ip_family": "IPv4"}, "5") for node in (OTHER, THIRD)],
@@ -77,6 +78,7 @@ CALM: list[list[Change]] = [
     [
         ("kubeproxy_sync_proxy_rules_nftables_sync_failures_total", {}, "0x300 1"),
         ("kube_proxy_nft_repairs_total", {}, "0x300 2"),
+        ("kube_proxy_nft_standby", {}, "1x300 0x5 1"),
         ("process_start_time_seconds", {}, "100x300 200"),
         ("kubeproxy_proxy_healthz_total", {"code": "503"}, "0x340 0+6"),
         ("rest_client_requests_total", {"code": "403", **REST}, "0x300 1"),

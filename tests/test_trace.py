@@ -16,10 +16,11 @@ from proxy.errors import UsageError
 from proxy.trace.command import read_target
 from rules.diff import scratch
 from rules.elements import ServicePort, endpoint, service_key
+from rules.expressions import Compare, Immediate, Payload, Verdict
 from rules.layout import LAYOUTS, Options
 from rules.objects import Family
 from rules.tables import create
-from rules.trace import Wanted
+from rules.trace import Wanted, describe
 from tests.netns import Namespace
 
 TRACE: Final = (sys.executable, "-m", "proxy.cli", "trace")
@@ -90,6 +91,46 @@ def test_a_connection_that_is_led_to_an_endpoint(served: Namespace) -> None:
     assert rules.index(("output", "jump services")) < rules.index(("cluster-ip", "goto pick"))
     assert any(chain == "pick-1" and rule.endswith("map @endpoints dnat") for chain, rule in rules)
     assert "trace" not in tables(served)
+
+
+@pytest.mark.root
+def test_an_endpoint_on_this_machine_itself_is_named(served: Namespace) -> None:
+    """Its packets pass no hook at which anybody else would see their new address."""
+    outside = Namespace()
+    try:
+        there = f"/proc/{os.getpid()}/fd/{outside.descriptor}"
+        for place, words in (
+            (served, f"link add v0 type veth peer name v1 netns {there}"),
+            (served, "addr add 192.0.2.2/24 dev v0"),
+            (served, "link set v0 up"),
+            (outside, "addr add 192.0.2.1/24 dev v1"),
+            (outside, "link set v1 up"),
+            (outside, "route add default via 192.0.2.2"),
+        ):
+            assert place.run("ip", *words.split()).returncode == 0, words
+        tracing = Tracing(served, "10.96.1.1:80")
+        outside.run(sys.executable, "-c", CONNECT, "10.96.1.1", "80")
+        said = tracing.end()
+    finally:
+        outside.close()
+    assert "-> 10.96.1.1:80/TCP, in through v0\n" in said and "  led to 11.0.0.1:8080\n" in said
+    assert "kube-proxy-nft-trace-" not in said
+
+
+@pytest.mark.root
+def test_the_end_of_a_chain_is_no_rule(served: Namespace) -> None:
+    tracing = Tracing(served, "10.96.1.2:80")
+    served.run(sys.executable, "-c", CONNECT, "10.96.1.2", "80")
+    said = tracing.end()
+    assert "jump pick-special" in said and "rule 0" not in said
+
+
+def test_networks_are_named() -> None:
+    is_pod = (Payload(1, 12, 2), Compare(Compare.EQUAL, b"\x0a\xf4"), Immediate((Verdict.RETURN, "")))
+    assert describe(is_pod) == "ip saddr == 10.244.0.0/16 return"
+    assert describe((Payload(1, 8, 8), Compare(Compare.UNEQUAL, b"\xfd" + bytes(7)))) == "ip6 saddr != fd00::/64"
+    assert describe((Payload(1, 12, 4), Compare(Compare.EQUAL, b"\x0a\xf4\0\1"))) == "ip saddr == 10.244.0.1"
+    assert describe((Payload(1, 1, 1), Compare(Compare.EQUAL, b"\0"))) == "a part of the packet == 0x00"
 
 
 @pytest.mark.root

@@ -23,8 +23,8 @@ from rules.errors import KernelUnreachable
 from rules.expressions import Expression
 from rules.layout import LAYOUTS
 from rules.objects import PROTOCOLS, Family
-from rules.trace import Event, Wanted, describe
-from rules.trace_socket import PREFIX, TraceSocket
+from rules.trace import PREFIX, Event, Wanted, describe
+from rules.trace_socket import TraceSocket
 
 LOG = structlog.get_logger()
 _TARGET = re.compile(r"\[?(?P<address>[^\]/]+?)\]?:(?P<port>\d{1,5})(?:/(?P<protocol>tcp|udp|sctp))?", re.IGNORECASE)
@@ -94,6 +94,8 @@ def journeys(
                 return
         elif not event.table.startswith(PREFIX):
             open_.setdefault(event.number, []).append(event)
+        elif event.number in open_ and event.header:  # our own chain at its arrival, which tells its address there
+            open_[event.number].append(event)
     yield from _done(open_, describe)
 
 

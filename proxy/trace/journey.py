@@ -8,14 +8,14 @@ from msgspec import Struct
 
 from proxy.addresses import with_port
 from rules.objects import PROTOCOL_NAMES
-from rules.trace import Event
+from rules.trace import PREFIX, Event
 
 Describe = Callable[[Event], str]
 """A rule in words; "" where it is not known."""
 
 
 class Step(Struct, frozen=True, rename="camel"):
-    """table: "ip kube-proxy-nft". rule: in words, "" for the end of a chain."""
+    """table: "ip kube-proxy-nft". rule: in words, "" for the policy of a base chain."""
 
     table: str
     chain: str
@@ -50,7 +50,7 @@ def journey(events: Sequence[Event], describe: Describe, interface: Callable[[in
         f"{target}/{PROTOCOL_NAMES.get(first.protocol, first.protocol)}" if first else "?",
         with_port(last.destination, last.port) if last and not dropped else "",
         f"{_table(dropped)} {dropped.chain}" if dropped else "",
-        next((interface(h.came_in) for h in headers if h.came_in), ""),
+        interface(first.came_in) if first and first.came_in else "",
         next((interface(h.goes_out) for h in reversed(headers) if h.goes_out), ""),
         tuple(_steps(events, describe)),
     )
@@ -58,8 +58,10 @@ def journey(events: Sequence[Event], describe: Describe, interface: Callable[[in
 
 def _steps(events: Sequence[Event], describe: Describe) -> Iterator[Step]:
     for event in events:
+        if event.table.startswith(PREFIX):
+            continue
         where = f"{event.verdict} {event.target}".rstrip()
-        if event.kind == "rule":
+        if event.kind == "rule" and event.handle:  # without one it is the end of a chain
             yield Step(_table(event), event.chain, describe(event) or f"rule {event.handle}", where)
         elif event.kind == "policy":
             yield Step(_table(event), event.chain, "", f"policy {where}")
