@@ -30,7 +30,9 @@ if [ "$1" = pack ]; then
     tar --create --file "$archive" --exclude=.mypy_cache --exclude="$standard/test" \
         --exclude="$standard/site-packages" --exclude="$standard/config-*" --exclude="$standard/ensurepip" \
         --exclude="$installed/kubernetes_validate" --exclude="$installed/kubernetes" --exclude="$installed/mypy" \
-        --exclude="$installed/pip" --absolute-names --files-from "$archive.places"
+        --exclude="$installed/pip" --exclude="$installed/numpy*" --exclude="$installed/matplotlib*" \
+        --exclude="$installed/mpl_toolkits" --exclude="$installed/fontTools" --exclude="$installed/PIL" \
+        --exclude="$installed/pillow*" --exclude="$installed/contourpy" --exclude="$installed/*__mypyc*" --absolute-names --files-from "$archive.places"
     exit
 fi
 
