@@ -64,7 +64,7 @@ bench: $(VENV)/.bench
 	$(VENV)/bin/python -m bench $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist bench-results .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.complete: pyproject.toml constraints.txt | system
