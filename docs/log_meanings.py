@@ -76,8 +76,8 @@ SECTIONS: Final[dict[str, dict[str, Meaning]]] = {
         ),
         "tables_not_owned": Meaning("anybody with the privilege may change the tables; it is undone when it happens"),
         "standby_ready": Meaning(
-            "on kernels before 6.9: a second table, which nobody else can change, holds the same, and serves while others' "
-            "changes to ours are undone"
+            "on kernels before 6.9: a second table, which nobody else can change, holds the same; it answers before and "
+            "after ours, so that what others do to ours costs nothing while it is undone"
         ),
         "standby_failed": Meaning(
             "it could not be kept, and is built anew; warning: the first time within ten minutes",
