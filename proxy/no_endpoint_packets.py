@@ -8,7 +8,7 @@ lose addresses, or somebody else's doing makes counters begin anew.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Final
 
 import structlog
@@ -19,7 +19,7 @@ from rules.diff import Programmed
 from rules.elements import ServicePort, family_of
 from rules.entry import Entry
 from rules.errors import KernelUnreachable
-from rules.objects import PROTOCOL_NAMES, Family, comment_text
+from rules.objects import MAX_COMMENT, PROTOCOL_NAMES, Family, comment_text
 from rules.packet_counts import Counted
 from rules.table_reader import Reader
 
@@ -45,8 +45,9 @@ class NoEndpointPackets:
         self._reader: Reader | None = None
         self._seen: dict[bytes, _Seen] = {}
         self._gone: dict[Labels, int] = {}
+        self._places: dict[Labels, bytes] = {}
         self._idle: dict[Family, dict[bytes, Entry]] = {}
-        self._is_failing = False
+        self._failing: set[Family] = set()
 
     def read(self, tables: Mapping[Family, Programmed]) -> dict[Labels, int]:
         """The numbers now; if the kernel cannot be read, those of the last time.
@@ -59,18 +60,35 @@ class NoEndpointPackets:
             if found is not None:
                 self._note(programmed, found)
                 programmed.unused = self._unused(programmed, found)
-        totals = self._carried_over()
+        totals = self._carried_over(tables)
         for seen in self._seen.values():
             if seen.packets:
                 totals[seen.labels] = totals.get(seen.labels, 0) + seen.packets
         return totals | self._zeros(tables, totals)
 
-    def _carried_over(self) -> dict[Labels, int]:
+    def _carried_over(self, tables: Mapping[Family, Programmed]) -> dict[Labels, int]:
         """What service ports that are still there have of counters that are gone."""
-        if self._gone:
-            there = {seen.labels for seen in self._seen.values()}
-            self._gone = {labels: count for labels, count in self._gone.items() if labels in there}
+        silent = self._gone.keys() - {seen.labels for seen in self._seen.values()} if self._gone else set()
+        if silent and tables:  # none: not known just now
+            self._places = self._find(silent, tables)
+            for labels in silent - self._places.keys():
+                del self._gone[labels]
         return dict(self._gone)
+
+    def _find(self, wanted: Set[Labels], tables: Mapping[Family, Programmed]) -> dict[Labels, bytes]:
+        """One key of each of these service ports that is there, counted or not. Looks at all only when one has moved."""
+        found = {
+            labels: key
+            for labels in wanted
+            if (key := self._places.get(labels)) and (entry := _entry(tables, key)) and _labels(entry.port) == labels
+        }
+        if missing := wanted - found.keys():
+            names = {f"{namespace}/{service}:{name}".removesuffix(":") for namespace, service, name, _ in missing}
+            for programmed in tables.values():
+                for key, entry in programmed.entries.copy().items():
+                    if entry.port.name in names and (labels := _labels(entry.port)) in missing:
+                        found[labels] = key
+        return found
 
     def _zeros(self, tables: Mapping[Family, Programmed], totals: Mapping[Labels, int]) -> dict[Labels, int]:
         zeros: dict[Labels, int] = {}
@@ -88,35 +106,38 @@ class NoEndpointPackets:
             self._reader = self._reader or self._open()
             found = self._reader.packets(layout.addresses.no_endpoints)
             node_ports = self._reader.packets(layout.node_ports.no_endpoints)
+        except FileNotFoundError:
+            return None  # others have taken the table away: it is put back, which the agent tells
         except (KernelUnreachable, OSError, ValueError, LookupError, struct.error) as error:
             if self._reader:
                 self._reader.close()
                 self._reader = None
-            if not self._is_failing:
-                self._is_failing = True
+            if layout.family not in self._failing:
+                self._failing.add(layout.family)
                 LOG.warning(
                     "no_endpoint_packets_unreadable",
                     cause=str(error),
                     then="the metric stays as it is, and the next scrape tries again",
                 )
             return None
-        self._is_failing = False
+        self._failing.discard(layout.family)
         family = bytes((layout.family,))
         return found | {family + key: counted for key, counted in node_ports.items()}
 
     def _note(self, programmed: Programmed, found: Mapping[bytes, Counted]) -> None:
         for key, (packets, comment) in found.items():
             seen = self._seen.get(key)
-            if seen is None or seen.comment != comment:
+            if seen is None or seen.comment != comment or len(comment) >= MAX_COMMENT:
                 entry = programmed.entries.get(key)
                 if entry is None or comment_text(entry.port.name) != comment:
                     continue  # it is another one's by now, or nobody's
-                self._forget(key)
-                self._seen[key] = _Seen(comment, _labels(entry.port), packets)
-            else:
-                if packets < seen.packets:  # the element was made anew
-                    self._carry_over(seen)
-                seen.packets = packets
+                labels = _labels(entry.port)
+                if seen is None or seen.labels != labels:  # comments of long names are cut off
+                    self._forget(key)
+                    seen = self._seen[key] = _Seen(comment, labels, packets)
+            if packets < seen.packets:  # the element was made anew
+                self._carry_over(seen)
+            seen.packets = packets
         family = programmed.layout.family
         for key in [key for key in self._seen.keys() - found.keys() if family_of(key) is family]:
             # While the kernel makes room for more elements, it leaves some out.
@@ -146,9 +167,13 @@ class NoEndpointPackets:
 
 
 def _is_refused(tables: Mapping[Family, Programmed], key: bytes) -> bool:
-    programmed = tables.get(family_of(key))
-    entry = programmed.entries.get(key) if programmed else None
+    entry = _entry(tables, key)
     return entry is not None and entry.port.is_refused
+
+
+def _entry(tables: Mapping[Family, Programmed], key: bytes) -> Entry | None:
+    programmed = tables.get(family_of(key))
+    return programmed.entries.get(key) if programmed else None
 
 
 def _labels(port: ServicePort) -> Labels:

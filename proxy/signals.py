@@ -38,7 +38,9 @@ def ending(close: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)  # Python's own end takes a while, and would be cut short with any exit code
+        signal.setitimer(
+            signal.ITIMER_REAL, 0
+        )  # Python's own end takes a while, and would be cut short with any exit code
         for number, handler in before.items():
             signal.signal(number, handler)
 

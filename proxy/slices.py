@@ -39,7 +39,9 @@ class Hints(Struct, frozen=True, gc=False):
 
 NO_HINTS: Final = Hints()
 USUAL: Final = int(Condition.READY | Condition.SERVING)
-READY, SERVING, TERMINATING = map(int, Condition)  # arithmetic with a Flag takes a microsecond; a large list has 100,000
+READY, SERVING, TERMINATING = map(
+    int, Condition
+)  # arithmetic with a Flag takes a microsecond; a large list has 100,000
 
 
 class EndpointInfo(Struct, frozen=True, gc=False):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 import structlog
 from msgspec import Struct, structs
@@ -29,6 +29,11 @@ from rules.tables import change_local, change_service_cidrs, place, replace
 from rules.transaction import Operation
 
 LOG = structlog.get_logger()
+
+T = TypeVar("T")
+
+REVIVALS: Final = 3
+"""So many times tables that are gone are made again during one change: who goes on taking them away has won for now."""
 
 Ports = Mapping[bytes, ServicePort | None]
 Addresses = Mapping[Family, frozenset[bytes]]
@@ -164,12 +169,7 @@ class Tables:
                 operations += change_service_cidrs(LAYOUTS[family], wanted.service_cidrs)
             if wanted.options != self.options:
                 operations += change_local(LAYOUTS[family], wanted.options)
-        try:
-            size = self.kernel.commit(operations)
-        except TransactionError as error:
-            if not self._revive(error):
-                raise
-            size = self.kernel.commit(operations)
+        size = self._reviving(lambda: self.kernel.commit(operations))
         for family, plan in plans.items():
             self.programmed[family].accept(plan)
         self.options, self.service_cidrs = wanted.options, wanted.service_cidrs
@@ -179,10 +179,15 @@ class Tables:
 
     def mend(self, changes: Iterable[Touched], everything: Callable[[], Wanted]) -> Outcome:
         """Undo what others did. everything: asked for when a table is there that is not laid out as ours."""
+        merged = list(merge(changes))
+        done = self._reviving(lambda: self._mend(merged, everything))
+        (operations, size), self._revived = self._revived, (0, 0)
+        return structs.replace(done, operations=done.operations + operations, bytes=done.bytes + size)
+
+    def _mend(self, changes: Iterable[Touched], everything: Callable[[], Wanted]) -> Outcome:
         operations: list[Operation] = []
         gone = False
-        before, self._revived = self._revived, (0, 0)
-        for touched in merge(changes):
+        for touched in changes:
             if touched.family in self.programmed and self.options is not None:
                 programmed = self.programmed[touched.family]
                 found = mend(programmed, touched, self.options, self.service_cidrs)
@@ -190,21 +195,28 @@ class Tables:
                     there = self.read(families=[touched.family])
                     if there.get(touched.family):
                         others = [family for family in self.families if family is not touched.family]
-                        made = self.start(everything(), there | (self.read(families=others) if others else {}))
-                        return structs.replace(
-                            made, operations=made.operations + before[0], bytes=made.bytes + before[1]
-                        )
+                        return self.start(everything(), there | (self.read(families=others) if others else {}))
                     gone = True
                     found = self._again(programmed)
                 operations += found
         size = self.kernel.commit(operations)
         if gone:
             self.programmed = dict(self.programmed)  # whoever is reading the tables has to begin anew
-        return Outcome(len(operations) + before[0], size + before[1])
+        return Outcome(len(operations), size)
+
+    def _reviving(self, action: Callable[[], T]) -> T:
+        """Again when it was refused because tables were gone, and they have been made again."""
+        for _ in range(REVIVALS):
+            try:
+                return action()
+            except TransactionError as error:
+                if not self._revive(error):
+                    raise
+        return action()
 
     def _revive(self, error: TransactionError) -> bool:
-        """Make tables again, as they were, that a change was refused for because they are gone. Who took them away is told
-        later: what was done here counts as done by the `mend` that follows."""
+        """Make tables that are gone again, as they were. Who took them away is told later: what is done here counts as
+        done by the `mend` that follows."""
         if all(failure.errno != errno.ENOENT for failure in error.failures):
             return False
         found = self.read(settled=False)

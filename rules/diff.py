@@ -136,6 +136,14 @@ class Programmed:
         if plan.nodeport_ips is not None:
             self._nodeport_ips = plan.nodeport_ips
 
+    def is_like(self, other: Programmed) -> bool:
+        """Whether both are the same table, down to numbers: what `plan` says for one of them does for both."""
+        return (
+            self.entries == other.entries
+            and (self._turns, self._groups) == (other._turns, other._groups)
+            and self._nodeport_ips == other._nodeport_ips
+        )
+
     @property
     def chains(self) -> int:
         """How many it has besides those that are always there."""

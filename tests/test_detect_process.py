@@ -99,7 +99,9 @@ def test_a_watch_ends_with_the_exit_code_of_what_it_saw_last(file: Path) -> None
 
 
 def test_a_watch_keeps_its_exit_code_however_long_python_needs_to_end(file: Path) -> None:
-    slow = PROGRAM.replace("import argparse, sys", "import argparse, atexit, sys, time\natexit.register(time.sleep, 1.5)")
+    slow = PROGRAM.replace(
+        "import argparse, sys", "import argparse, atexit, sys, time\natexit.register(time.sleep, 1.5)"
+    )
     arguments = ("--config", str(file), "--kubernetes-version", "1.36", "--exit-code")
     with watching(*arguments, program=slow) as running:
         assert running.stdout and running.stdout.readline()

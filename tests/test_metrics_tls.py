@@ -271,7 +271,9 @@ def test_slow_handshakes_keep_nobody_out(port: int, authority: Authority) -> Non
             with contextlib.suppress(OSError):  # those that there is no room for are hung up on
                 sock.sendall(hello[: i * 5])
         context = client(authority, authority.client("prometheus"))
-        threads = [threading.Thread(target=is_kept_out, args=(port, context)) for _ in range(4)]  # perhaps: all come from one address
+        threads = [
+            threading.Thread(target=is_kept_out, args=(port, context)) for _ in range(4)
+        ]  # perhaps: all come from one address
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -21,8 +21,8 @@ from rules.objects import Family, Set
 from rules.packet_counts import Counted, read_packets
 from rules.probe import Missing, probe
 from rules.table_reader import TableReader
-from rules.tables import create
-from rules.transaction import DeleteElement
+from rules.tables import create, replace
+from rules.transaction import DeleteElement, DeleteTable
 from tests.netns import Namespace, in_new_namespace
 
 V4 = LAYOUTS[Family.IPV4]
@@ -181,6 +181,57 @@ def test_a_sum_only_grows(world: World) -> None:
     assert world.read() == {WEB: 0}
 
 
+def test_a_sum_stays_when_nothing_that_is_counted_is_left_of_a_service_port(world: World) -> None:
+    """Its one address with packets goes, the others were never counted, or are not any more."""
+    world.put(port(), port(EXTERNAL))
+    world.refuse(EXTERNAL, 10)
+    world.read()
+    world.put(port(KEY, POD), port(EXTERNAL, POD))
+    assert [world.read() for _ in range(2)] == [{WEB: 10}] * 2
+    world.put(port(service_key(bytes([10, 96, 0, 2]), 6, 80), POD, name="default/other"))
+    assert not world.counts(KEY) and world.counts(EXTERNAL)
+    world.delete(EXTERNAL)
+    assert [world.read() for _ in range(2)] == [{WEB: 10}] * 2
+    world.put(port(NODE_PORT, POD))  # another type of Service
+    world.delete(KEY)
+    assert world.read() == {WEB: 10}
+    world.put(port(NODE_PORT))
+    world.refuse(NODE_PORT)
+    assert world.read() == {WEB: 11}
+    world.put(port(NODE_PORT, POD, name="default/other:http"))
+    assert world.read() == {}
+    world.put(port(NODE_PORT))
+    assert world.read() == {WEB: 0}
+
+
+def test_a_sum_stays_when_the_table_is_put_anew(world: World) -> None:
+    """A table that others have damaged is replaced, and what has endpoints just then is not counted in the new one."""
+    world.put(port())
+    world.refuse(KEY, 7)
+    world.put(port(KEY, POD))
+    assert world.read() == {WEB: 7}
+    world.kernel.commit(replace(V4, Options(), ()))
+    world.kernel.packets.clear()
+    world.programmed = Programmed(Family.IPV4)
+    world.put(port(KEY, POD))
+    assert not world.counts(KEY) and world.read() == {WEB: 7}
+    assert world.packets.read({}) == {WEB: 7}  # while nobody knows what is there
+    world.put(port())
+    world.refuse(KEY)
+    assert world.read() == {WEB: 8}
+
+
+def test_names_that_are_cut_off_alike_are_not_taken_for_each_other(world: World) -> None:
+    first, second = (f"{'n' * 63}/{'s' * 63}:{name}" for name in ("first", "second"))
+    world.put(port(name=first))
+    world.refuse(KEY, 5)
+    assert {labels[2]: count for labels, count in world.read().items()} == {"first": 5}
+    world.put(port(name=second))
+    world.kernel.packets.clear()
+    world.refuse(KEY, 9)
+    assert {labels[2]: count for labels, count in world.read().items()} == {"second": 9}
+
+
 def test_service_ports_without_packets_are_told_while_they_have_no_endpoints(world: World) -> None:
     """So that the first packet is an increase, and that those that work do not fill anybody's disks."""
     world.put(port())
@@ -250,6 +301,32 @@ def test_what_cannot_be_read_stays_as_it_was_and_is_said_once(world: World) -> N
     ]
     world.refuse(KEY)
     assert world.read() == {WEB: 5}
+
+
+def test_it_is_said_once_although_the_other_family_can_be_read(world: World) -> None:
+    class Half(FakeReader):
+        def packets(self, set_: Set) -> dict[bytes, Counted]:
+            if set_.table.family is Family.IPV4:
+                raise OSError(errno.ENOBUFS, "no buffers")
+            return super().packets(set_)
+
+    world.kernel.commit(create(LAYOUTS[Family.IPV6], Options(), ()))
+    packets = NoEndpointPackets(lambda: Half(world.kernel))
+    with capture_logs() as logs:
+        for _ in range(3):
+            packets.read({Family.IPV4: world.programmed, Family.IPV6: Programmed(Family.IPV6)})
+    assert [log["event"] for log in logs] == ["no_endpoint_packets_unreadable"]
+
+
+def test_a_table_that_is_gone_for_a_moment_is_nothing_to_say(world: World) -> None:
+    """The agent puts it back, and says so."""
+    world.put(port())
+    world.refuse(KEY, 4)
+    assert world.read() == {WEB: 4}
+    world.kernel.commit([DeleteTable(V4.table)])
+    with capture_logs() as logs:
+        assert world.read() == {WEB: 4}
+    assert logs == []
 
 
 # Counters that nobody needs.

@@ -357,7 +357,7 @@ def test_what_is_outdated_goes_at_once_and_is_built_at_leisure() -> None:
         world.settle()
         assert not world.standby.is_ready
         assert world.standby.next_at - world.clock.now == PAUSE
-        world.handle(*put(service("more", f"10.96.0.{expected}")))
+        world.handle(*put(service("more", f"10.96.0.{expected + 6}")))
         world.clock.now += PAUSE
         world.settle()
         assert world.standby.is_ready and len(world.sockets) == 1 + expected
