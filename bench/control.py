@@ -182,6 +182,8 @@ class Control:
                 return False
             if conditions is READY:
                 return not missing.difference(*(commit.added for commit in seen.commits))
+            if not missing.difference(*(commit.removed for commit in seen.commits)):
+                return True  # also when a watch of ours is told later than the proxy that has done it already
             last = max(seen.events.values())
             return any(commit.mentions(marks.GANG) and commit.at > last for commit in seen.commits)
 
