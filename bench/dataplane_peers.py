@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterable, Iterator
 
 from bench.dataplane_services import CLUSTER_PORT, Port
 from bench.dataplane_world import NODE, POD_NETWORK, POD_PORT
+from bench.iptables import NAT_CHAINS, NAT_RULES, chain_hash
 
 _NFT = f"""table ip kube-proxy {{
 set hairpin-connections {{ type ipv4_addr . ipv4_addr . inet_proto . inet_service; }}
@@ -56,7 +55,7 @@ def nftables(ports: Iterable[Port]) -> str:
     parts, cluster_ips, services, node_ports = [_NFT], set(), [], []
     for port in ports:
         base = f"{port.name.partition(':')[0]}/{port.protocol}/{port.name.partition(':')[2]}"
-        name = f"{_hash(base)[:8]}-{base}"
+        name = f"{chain_hash(base)[:8]}-{base}"
         cluster_ips.add(port.address)
         services.append(f"{port.address} . {port.protocol} . {CLUSTER_PORT} : goto service-{name}")
         parts += _sticky(port, base, name) if port.affinity else [_balanced(port, name)]
@@ -82,7 +81,7 @@ def _balanced(port: Port, name: str) -> str:
 
 
 def _sticky(port: Port, base: str, name: str) -> Iterator[str]:
-    chains = [f"{_hash(base + pod)[:8]}-{base}__{pod}/{POD_PORT}" for pod in port.pods]
+    chains = [f"{chain_hash(base + pod)[:8]}-{base}__{pod}/{POD_PORT}" for pod in port.pods]
     for chain, pod in zip(chains, port.pods, strict=True):
         yield (
             f"set affinity-{chain} {{ type ipv4_addr; size 65535; flags dynamic,timeout; timeout {port.affinity}s; }}\n"
@@ -121,46 +120,28 @@ _FILTER = """\
 -A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT
 -A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
 COMMIT
-*nat
-:PREROUTING ACCEPT [0:0]
-:INPUT ACCEPT [0:0]
-:OUTPUT ACCEPT [0:0]
-:POSTROUTING ACCEPT [0:0]
-:KUBE-MARK-MASQ - [0:0]
-:KUBE-NODEPORTS - [0:0]
-:KUBE-POSTROUTING - [0:0]
-:KUBE-SERVICES - [0:0]
-"""
-_NAT = """\
--A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
--A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
--A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
--A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
--A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
 """
 
 
 def iptables(ports: Iterable[Port]) -> str:
     """As iptables-restore reads it. Affinity is left out; and comments on endpoints, as kube-proxy does from 1,000 of
     them on."""
-    chains, rules, portals = [_FILTER], [_NAT], []
+    chains, rules, portals = [_FILTER, NAT_CHAINS], [NAT_RULES], []
     for port in ports:
-        chain = f"KUBE-SVC-{_hash(port.name + port.protocol)}"
+        chain = f"KUBE-SVC-{chain_hash(port.name + port.protocol)}"
         chains.append(f":{chain} - [0:0]\n")
         to = f'-p {port.protocol} -m comment --comment "{port.name}" -m {port.protocol} --dport'
         cluster_ip = f"-d {port.address}/32 {to} {CLUSTER_PORT}"
         rules.append(f"-A {chain} ! -s {POD_NETWORK} {cluster_ip} -j KUBE-MARK-MASQ\n")
         portals.append(f"-A KUBE-SERVICES {cluster_ip} -j {chain}\n")
         if port.external_ip:
-            outside = f"KUBE-EXT-{_hash(port.name + port.protocol)}"
+            outside = f"KUBE-EXT-{chain_hash(port.name + port.protocol)}"
             chains.append(f":{outside} - [0:0]\n")
             rules.append(f"-A {outside} -j KUBE-MARK-MASQ\n-A {outside} -j {chain}\n")
             portals.append(f"-A KUBE-SERVICES -d {port.external_ip}/32 {to} {CLUSTER_PORT} -j {outside}\n")
             rules.append(f"-A KUBE-NODEPORTS {to} {port.node_port} -j {outside}\n")
         for left, pod in zip(range(len(port.pods), 0, -1), port.pods, strict=True):
-            end = f"KUBE-SEP-{_hash(port.name + port.protocol + pod)}"
+            end = f"KUBE-SEP-{chain_hash(port.name + port.protocol + pod)}"
             chains.append(f":{end} - [0:0]\n")
             chance = f" -m statistic --mode random --probability {1 / left:.11f}" if left > 1 else ""
             rules.append(
@@ -170,7 +151,3 @@ def iptables(ports: Iterable[Port]) -> str:
             )
     last = "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\nCOMMIT\n"
     return "".join([*chains, *rules, *portals, last])
-
-
-def _hash(text: str) -> str:
-    return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode()[:16]
