@@ -21,6 +21,7 @@ from rules.contents import Contents
 from rules.layout import LAYOUTS, TABLE_NAME, Layout, Statements
 from rules.objects import OUTPUT, OWNER, POSTROUTING, PREROUTING, Chain, Family, Hook, Rule, Set, Table
 from rules.statements import InSet, ShowMapped, go_back, goto, jump
+from rules.tables import delete
 from rules.transaction import (
     AddChain,
     AddElement,
@@ -28,7 +29,6 @@ from rules.transaction import (
     AddSet,
     AddTable,
     DeleteElement,
-    DeleteTable,
     FlushChain,
     Operation,
 )
@@ -46,7 +46,7 @@ def table(family: Family) -> Table:
 
 def remove(family: Family) -> list[Operation]:
     """Make one go that nobody owns, or that the socket owns that commits this; whether there is one or not."""
-    return [AddTable(table(family)), DeleteTable(table(family))]
+    return delete(table(family))
 
 
 def create(family: Family) -> list[Operation]:

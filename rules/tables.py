@@ -6,13 +6,18 @@ import dataclasses
 from collections.abc import Iterable
 
 from rules.layout import Layout, Network, Options
-from rules.objects import OWNED
+from rules.objects import OWNED, Table
 from rules.transaction import AddChain, AddRule, AddSet, AddTable, DeleteTable, FlushChain, Operation
 
 
 def remove(layout: Layout) -> list[Operation]:
     """Make the family's table go, whether it is there or not."""
-    return [AddTable(layout.table), DeleteTable(layout.table)]
+    return delete(layout.table)
+
+
+def delete(table: Table) -> list[Operation]:
+    """Make a table go, whether it is there or not."""
+    return [AddTable(table), DeleteTable(table)]
 
 
 def own(layout: Layout) -> AddTable:
