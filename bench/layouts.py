@@ -1,6 +1,6 @@
-"""Sets by power of two against a verdict map with exact counts: python -m bench.layouts [SERVICES …]
+"""A map of numbers against a verdict map: python -m bench.layouts [SERVICES …]
 
-The obvious layout has one verdict map, service port -> `goto pick-N`. Ours has a set for each power of two. Measured, in
+The obvious layout has one verdict map, service port -> `goto pick-N`. Ours has a map service port -> N. Measured, in
 network namespaces of this machine, both with the same Services in them:
 - the kernel's time for a transaction that changes one Service's number of endpoints (elements only, acknowledged);
 - connect() to a Service of 1 to 1,000 endpoints, interleaved with connect() to no Service at all.
@@ -49,7 +49,7 @@ def pod(number: int) -> bytes:
     return endpoint((0x0B000000 + number).to_bytes(4), PORT)
 
 
-def by_sets(namespace: Namespace, services: int) -> Callable[[int], float]:
+def by_numbers(namespace: Namespace, services: int) -> Callable[[int], float]:
     """Load our layout; gives a function that makes change number i and returns its seconds."""
     programmed = Programmed(Family.IPV4)
     ports = [port(i, count) for i, count in enumerate(COUNTS)] + [port(1000 + i, 2) for i in range(services)]
@@ -208,20 +208,20 @@ def connects(namespaces: dict[str, Namespace]) -> None:
 def main() -> None:
     sizes = [int(argument) for argument in sys.argv[1:]] or [1000, 10_000, 44_000]
     print(f"one Service goes from 2 endpoints to 3; the kernel's time, median of {CHANGES} in ms:")
-    print(f"{'Services':>20} {'verdict map':>12} {'sets':>12}")
+    print(f"{'Services':>20} {'verdict map':>12} {'numbers':>12}")
     for services in sizes:
         medians = []
-        for load in (by_verdict_map, by_sets):
+        for load in (by_verdict_map, by_numbers):
             namespace = Namespace()
             change = load(namespace, services)
             medians.append(statistics.median(change(i) for i in range(CHANGES)) * 1e3)
             namespace.close()
         print(f"{services:>20} {medians[0]:12.4f} {medians[1]:12.4f}")
-    namespaces = {"no Service": Namespace(), "verdict map": Namespace(), "sets": Namespace()}
+    namespaces = {"no Service": Namespace(), "verdict map": Namespace(), "numbers": Namespace()}
     for namespace in namespaces.values():
         prepare(namespace)
     by_verdict_map(namespaces["verdict map"], 10_000)
-    by_sets(namespaces["sets"], 10_000)
+    by_numbers(namespaces["numbers"], 10_000)
     connects(namespaces)
 
 

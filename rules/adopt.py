@@ -20,10 +20,11 @@ from rules.diff import Plan, Programmed
 from rules.dump import ChainState, SetState, TableState, hooked
 from rules.elements import Scheduler, ServicePort, element_key, index
 from rules.entry import ports_of
-from rules.layout import LAYOUTS, LOCAL, TICKET, Group, Layout, Network, Options, Ports
+from rules.layout import LAYOUTS, Layout, Network, Options
 from rules.numbering import Slots
 from rules.objects import OWNED, PERSIST, Chain, Family, Rule, Set
 from rules.past import Past, Spare
+from rules.service_ports import LOCAL, TICKET, Group, Ports
 from rules.tables import own
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, FlushChain, Operation
 
@@ -92,7 +93,7 @@ def adopt(
         else:
             work.new += [AddChain(chain), *map(AddRule, rules)]
     programmed.accept(plan)
-    for element in programmed.turn_elements():
+    for element in (*layout.fixed.values(), *programmed.turn_elements()):
         work.wanted[element.set.name][element.key] = element
     for name, set_ in sets.items():
         if not set_.dynamic:

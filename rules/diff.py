@@ -17,10 +17,11 @@ from msgspec import structs
 
 from rules.elements import ServicePort, address_of, element_key, index, is_node_port
 from rules.entry import Entry, elements, homes, identity, in_turn, lists, ports_of
-from rules.layout import LAYOUTS, Group, Layout, Ports
+from rules.layout import LAYOUTS, Layout
 from rules.numbering import Slots, place, place_sticky
 from rules.objects import Family, Rule, Set
 from rules.past import Past, Spare, Turn
+from rules.service_ports import Group, Ports
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, FlushChain, Operation
 
 K = TypeVar("K")
@@ -152,6 +153,8 @@ class Programmed:
     def element(self, name: str, key: bytes) -> AddElement | None:
         """The element of this key that the table holds in its set `name`; None: there is none."""
         layout = self.layout
+        if element := layout.fixed.get((name, key)):
+            return element
         for set_ in (layout.cluster_ips, layout.external_ips, layout.hairpins):
             if set_.name == name:
                 return AddElement(set_, key) if self._counts.get((name, key)) else None
@@ -181,9 +184,9 @@ class Programmed:
             if name == ports.turns(local).name:
                 turn = (ports.prefix, local, key)
                 return self._turn_element(*turn) if turn in self._turns else None
-        for _, set_ in homes(layout, ports, entry):
+        for _, set_, data in homes(layout, ports, entry):
             if set_.name == name:
-                return AddElement(set_, key, comment=entry.port.name)
+                return AddElement(set_, key, data, comment=entry.port.name)
         return None
 
     def elements_of(self, key: bytes) -> Iterator[AddElement]:
@@ -202,6 +205,7 @@ class Programmed:
         sets = {set_.name: set_ for set_ in (layout.cluster_ips, layout.external_ips, layout.hairpins)}
         yield from (AddElement(sets[name], key) for name, key in self._counts if name)
         yield from (AddElement(layout.nodeport_ips, key) for key in self._nodeport_ips)
+        yield from layout.fixed.values()
 
     def turn_elements(self) -> Iterator[AddElement]:
         """The elements that lead to the chains of round robin."""
@@ -290,17 +294,17 @@ class Programmed:
 
     def _membership(self, key: bytes, ports: Ports, old: Entry | None, new: Entry | None, changes: _Changes) -> None:
         """The service port's places in sets; each carries its name."""
-        was = dict(homes(self.layout, ports, old)) if old else {}
-        shall = dict(homes(self.layout, ports, new)) if new else {}
+        was = {home: (set_, data) for home, set_, data in homes(self.layout, ports, old)} if old else {}
+        shall = {home: (set_, data) for home, set_, data in homes(self.layout, ports, new)} if new else {}
         renamed = old is not None and new is not None and old.port.name != new.port.name
         for home in was:
             if home not in shall or renamed:
-                changes.delete(was[home], key)
-        for home, set_ in shall.items():
+                changes.delete(was[home][0], key)
+        for home, (set_, data) in shall.items():
             if isinstance(home, Group):
                 changes.groups[home] = None
             if (home not in was or renamed) and new:
-                changes.add(set_, key, comment=new.port.name)
+                changes.add(set_, key, data, comment=new.port.name)
         was_number = identity(old)
         if was_number != identity(new):
             if was_number:

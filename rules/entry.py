@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from rules.elements import Scheduler, ServicePort, element_key, index, is_node_port
-from rules.layout import LOCAL, TICKET, Group, Layout, Ports, band
+from rules.layout import Layout
 from rules.numbering import Slots, dense
 from rules.objects import Set
+from rules.service_ports import LOCAL, TICKET, Group, Ports, band, drawn_below, ticket
 from rules.transaction import AddElement
 
 
@@ -29,30 +30,30 @@ def ports_of(layout: Layout, key: bytes) -> Ports:
     return layout.node_ports if is_node_port(key) else layout.addresses
 
 
-def homes(layout: Layout, ports: Ports, entry: Entry) -> Iterator[tuple[object, Set]]:
-    """The sets that the service port is in, each under something that compares fast."""
+def homes(layout: Layout, ports: Ports, entry: Entry) -> Iterator[tuple[object, Set, bytes]]:
+    """The sets and maps that the service port is in, each under something that compares fast, and its data there."""
     port = entry.port
     if port.external or is_node_port(port.key):
         gate = ports.external_local if port.local_policy else ports.external
-        yield gate.name, gate
+        yield gate.name, gate, b""
     for local, slots in ((False, entry.slots), (True, entry.local)):
         if not slots:
             continue
         if port.timeout or port.scheduler is Scheduler.SH:
             group = Group(ports, local, band(dense(slots)), port.timeout)
-            yield group, group.services
+            yield group, group.services, b""
         elif port.scheduler is Scheduler.RR:
             continue
         else:
-            bands = ports.local_services if local else ports.services
-            found = bands[band(len(slots))]
-            yield found.name, found
+            is_cluster_ip = not (port.external or is_node_port(port.key))
+            known, number = layout.cluster_ip_ports if is_cluster_ip else ports.services(local), drawn_below(len(slots))
+            yield (known.name, number), known, ticket(number)
     if port.drop:
-        yield ports.dropped.name, ports.dropped
+        yield ports.dropped.name, ports.dropped, b""
     if entry.is_counted:
-        yield ports.no_endpoints.name, ports.no_endpoints
+        yield ports.no_endpoints.name, ports.no_endpoints, b""
     if port.sources is not None:
-        yield layout.guarded.name, layout.guarded
+        yield layout.guarded.name, layout.guarded, b""
 
 
 def identity(entry: Entry | None) -> int:
@@ -86,8 +87,8 @@ def elements(layout: Layout, entry: Entry) -> Iterator[AddElement]:
         for i, endpoint in enumerate(slots):
             if endpoint is not None:
                 yield AddElement(store, key + index(first + i), endpoint)
-    for _, set_ in homes(layout, ports, entry):
-        yield AddElement(set_, key, comment=port.name)
+    for _, set_, data in homes(layout, ports, entry):
+        yield AddElement(set_, key, data, comment=port.name)
     if port.timeout:
         yield AddElement(ports.affinity, key, index(port.identity))
     for first_source, last_source in port.sources or ():

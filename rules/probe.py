@@ -14,9 +14,10 @@ from typing import Final
 from msgspec import Struct
 
 from rules import expressions as e
-from rules.layout import LAYOUTS, Layout, tickets_of
+from rules.layout import LAYOUTS, Layout
 from rules.objects import OUTPUT, POSTROUTING, PREROUTING, Chain, Family, Rule, Set, Table
 from rules.rehearsal import Kernel, rehearse
+from rules.service_ports import tickets_of
 from rules.statements import (
     DnatByIndex,
     DnatBySource,
@@ -32,6 +33,7 @@ from rules.statements import (
     RefuseTcp,
     SetMark,
     ShowMapped,
+    ShowsNumber,
     Statement,
 )
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, AddTable, Operation
@@ -129,7 +131,8 @@ def sets(layout: Layout) -> list[tuple[Set, str]]:
         (layout.allowed_sources, "sets of ranges of concatenations"),
         (layout.addresses.no_endpoints, "sets whose elements count"),
         (layout.addresses.endpoints, "maps of concatenations"),
-        (layout.addresses.turns(False), "maps of verdicts"),
+        (layout.addresses.turns(False), "maps of verdicts by concatenations"),
+        (layout.addresses.by_number(False), "maps of verdicts"),
         (tickets_of(layout.table, False), "maps that packets change, with timeouts"),
     ]
 
@@ -148,6 +151,8 @@ def expressions(layout: Layout) -> list[e.Expression]:
         DnatByIndex(ports.endpoints, 2, in_turn=True),
         DnatBySource(ports.endpoints, 2, 0, 1),
         ShowMapped(tickets),
+        ShowsNumber(0),
+        ShowsNumber(0, negate=True),
         HoldTicket(tickets, 2, 0, 60),
         DropTicket(tickets),
         RefuseTcp(),

@@ -18,8 +18,9 @@ from dataclasses import replace
 from typing import Final
 
 from rules.contents import Contents
-from rules.layout import LAYOUTS, TABLE_NAME, Layout, Statements
+from rules.layout import LAYOUTS, TABLE_NAME, Layout
 from rules.objects import OUTPUT, OWNER, POSTROUTING, PREROUTING, Chain, Family, Hook, Rule, Set, Table
+from rules.service_ports import Statements
 from rules.statements import InSet, ShowMapped, go_back, goto, jump
 from rules.tables import delete
 from rules.transaction import (
@@ -118,6 +119,7 @@ def _more(layout: Layout) -> Iterator[Operation]:
     refuses in its place, for all who were led nowhere."""
     addresses, node_ports, here = layout.addresses, layout.node_ports, InSet(layout.nodeport_ips)
     first: list[Statements] = [
+        layout.short_way,
         (ShowMapped(addresses.affinity), go_back()),
         (here, ShowMapped(node_ports.affinity), go_back()),
         (jump("services"),),

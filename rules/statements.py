@@ -355,6 +355,22 @@ class ShowNumber:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowsNumber:
+    """The packet's priority is this number (or, `negate`, another one)."""
+
+    number: int
+    negate: bool = False
+
+    def text(self, family: Family) -> str:
+        number = Field.PRIORITY.value_text(struct.pack("=I", self.number))
+        return f"meta priority {'!= ' if self.negate else ''}{number}"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        op = e.Compare.UNEQUAL if self.negate else e.Compare.EQUAL
+        return (e.Meta(e.Meta.PRIORITY, register=e.REGISTER), e.Compare(op, struct.pack("=I", self.number)))
+
+
+@dataclass(frozen=True, slots=True)
 class ShowDraw:
     """A number drawn like an index is the packet's priority now: a ticket that nobody remembers."""
 

@@ -59,8 +59,8 @@ def _comment(comment: str, indent: str) -> Iterator[str]:
 def _set(set_: Set, elements: list[AddElement]) -> Iterator[str]:
     yield f"{INDENT}{'map' if set_.data or set_.verdict else 'set'} {set_.name} {{"
     yield f"{INDENT * 2}{'typeof' if set_.typeof else 'type'} {_type(set_)}"
-    if set_.dynamic:
-        yield f"{INDENT * 2}size {set_.dynamic}"
+    if size := set_.dynamic or set_.size:
+        yield f"{INDENT * 2}size {size}"
     if set_.dynamic or set_.interval:
         yield f"{INDENT * 2}flags {'dynamic,timeout' if set_.dynamic else 'interval'}"
     if set_.counts:
@@ -76,7 +76,7 @@ def _set(set_: Set, elements: list[AddElement]) -> Iterator[str]:
 
 def _order(element: AddElement) -> tuple[bytes, int]:
     """By address, protocol and port; then by number, which is in host order."""
-    if element.set.key[-1] is Field.INDEX:
+    if element.set.key[-1] in (Field.INDEX, Field.PRIORITY):
         return element.key[:-4], struct.unpack("=I", element.key[-4:])[0]
     return element.key, 0
 

@@ -54,7 +54,8 @@ def of_set(set_: Set) -> bytes:
     """What nft needs to list a set or map as it was declared."""
     big_endian, host_endian, mixed = 2, 1, 0
     single = len(set_.key) == 1
-    data = _user_number(0, big_endian if single else mixed)
+    of_key = host_endian if set_.key == (Field.PRIORITY,) else big_endian
+    data = _user_number(0, of_key if single else mixed)
     if set_.data or set_.verdict:
         data += _user_number(1, host_endian if len(set_.data) == 1 else mixed)
     if not single:

@@ -188,8 +188,8 @@ def _set_body(set_: Set, number: int) -> bytes:
     if set_.data or set_.verdict:
         body += u32(6, data_type(set_)) + u32(7, set_.data_size)
     body += u32(10, number)
-    if set_.dynamic:
-        body += nested(9, u32(1, set_.dynamic))
+    if size := set_.dynamic or set_.size:
+        body += nested(9, u32(1, size))
     if set_.interval:
         body += nested(9, nested(2, *(nested(1, u32(1, part.exact_size)) for part in set_.key)))
     if set_.counts:

@@ -17,13 +17,14 @@ _IPV6_CHECKSUM = 7
 _LENGTH = 12
 
 
-def datagrams(source: str, destination: str, port: int, source_ports: Iterable[int]) -> None:
-    """One datagram from each of these ports of `source`."""
+def datagrams(source: str, destination: str, port: int, source_ports: Iterable[int], priority: int = 0) -> None:
+    """One datagram from each of these ports of `source`, with SO_PRIORITY."""
     six = ":" in destination
     # A raw socket sends from any port without binding one. IPv6 needs a checksum, which the kernel fills in.
     with socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_RAW, _UDP) as raw:
         if six:
             raw.setsockopt(socket.IPPROTO_IPV6, _IPV6_CHECKSUM, 6)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, priority)
         raw.bind((source, 0))
         raw.connect((destination, 0))
         rest = struct.pack(">HHH4x", port, _LENGTH, 0)

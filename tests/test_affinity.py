@@ -442,7 +442,7 @@ def test_fifty_thousand_clients_at_once(world: World, cluster: Cluster, family: 
 
 def test_who_finds_no_room_for_a_ticket_is_served_without(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else anybody could shut everybody out, with packets from made-up addresses."""
-    monkeypatch.setattr("rules.layout.MAX_TICKETS", FEW // 2)
+    monkeypatch.setattr("rules.service_ports.MAX_TICKETS", FEW // 2)
     layout = Layout(Family.IPV4)  # LAYOUTS remembers sets of the usual size
     vips = {count: f"10.96.255.{count}" for count in (1, 2, 10)}
     ports = [

@@ -29,7 +29,7 @@ from rules.objects import Family
 from rules.transaction import AddElement, AddTable, DeleteElement, DeleteTable, FlushChain, Operation
 from tests.histories import NODE_NAME, Cluster, listing, remember
 from tests.objects import endpoint_slice, service
-from tests.test_histories import content, from_scratch
+from tests.test_histories import content, from_scratch, in_priority
 
 V4, V6 = LAYOUTS[Family.IPV4], LAYOUTS[Family.IPV6]
 
@@ -113,8 +113,9 @@ def by_definition(layout: Layout, state: State) -> dict[str, dict[Any, Any]]:
         for hairpin in port.hairpins:
             sets["hairpins"][hairpin + hairpin] = (b"", "")
         if port.endpoints:
-            size = next(2**i for i in range(17) if len(port.endpoints) <= 2**i)
-            sets[f"services-{size}"][key] = (b"", port.name)
+            count = len(port.endpoints)
+            number = count if count <= 16 else next(2**i for i in range(17) if count <= 2**i)
+            sets["cluster-ip-ports"][key] = (in_priority(number), port.name)
             sets["endpoints"][key, False] = frozenset(port.endpoints)
         elif port.drop:
             sets["dropped"][key] = (b"", port.name)
@@ -495,13 +496,13 @@ def test_a_table_that_was_deleted_comes_back_with_new_service_cidrs() -> None:
 def test_an_element_that_was_deleted_comes_back_when_its_service_changes() -> None:
     world = World().start(*WEB)
     key = bytes([10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0])
-    meddle(world.kernel, DeleteElement(V4.addresses.services[1], key))
+    meddle(world.kernel, DeleteElement(V4.cluster_ip_ports, key))
     world.handle(*put(endpoint_slice("web", "10.244.0.1")))
     world.check()
     meddle(
         world.kernel,
         DeleteElement(V4.addresses.endpoints, key + bytes(4)),
-        DeleteElement(V4.addresses.services[0], key),
+        DeleteElement(V4.cluster_ip_ports, key),
     )
     world.handle(Delete(SERVICE, "default", "web"))
     world.check()
@@ -637,5 +638,5 @@ def test_what_stays_keeps_its_number() -> None:
 
     assert changed(*reversed(pods)) == 0
     assert changed(*pods[1:], other) == 2  # in the place of the one that went
-    assert changed(*pods[2:], other) == 3  # the last one fills the gap
-    assert changed(third, *pods[2:], other) == 1
+    assert changed(*pods[2:], other) == 5  # the last one fills the gap, and there is one less
+    assert changed(third, *pods[2:], other) == 3

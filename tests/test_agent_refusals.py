@@ -169,7 +169,7 @@ def test_a_table_that_others_put_in_the_way_is_read_once_more() -> None:
     """EEXIST of a change is others' doing; the service port is not to blame."""
     world = World()
     world.start(*WEB)
-    world.kernel.commit([AddElement(V4.addresses.services[0], bytes([10, 96, 0, 7, 6, 0, 0, 0, 0, 80, 0, 0]))])
+    world.kernel.commit([AddElement(V4.cluster_ip_ports, bytes([10, 96, 0, 7, 6, 0, 0, 0, 0, 80, 0, 0]))])
     world.kernel.commit(
         [AddElement(V4.addresses.endpoints, bytes([10, 96, 0, 7, 6, 0, 0, 0, 0, 80]) + bytes(6), bytes(8))]
     )

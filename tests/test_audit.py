@@ -315,8 +315,8 @@ def of_the_kernel(namespace: Namespace) -> World:
     return world
 
 
-RENAMED = """delete element ip kube-proxy-nft services-2 { 10.96.0.1 . tcp . 80 }
-add element ip kube-proxy-nft services-2 { 10.96.0.1 . tcp . 80 comment "mine" }"""
+RENAMED = """delete element ip kube-proxy-nft cluster-ip-ports { 10.96.0.1 . tcp . 80 }
+add element ip kube-proxy-nft cluster-ip-ports { 10.96.0.1 . tcp . 80 comment "mine" : 4b50:2 }"""
 
 
 @pytest.mark.root
@@ -330,7 +330,7 @@ add element ip kube-proxy-nft services-2 { 10.96.0.1 . tcp . 80 comment "mine" }
         ("flush set ip kube-proxy-nft allowed-sources", {"allowed-sources"}, set(), False),
         (
             RENAMED,
-            {"services-2"},
+            {"cluster-ip-ports"},
             set(),
             False,
         ),

@@ -123,7 +123,7 @@ def manifests(public: Path) -> Path:
 
 
 def listed(namespace: Namespace, name: str) -> str:
-    return namespace.nft("list", "set" if name != "endpoints" else "map", "ip", "kube-proxy-nft", name)
+    return namespace.nft("list", "map" if name in ("endpoints", "cluster-ip-ports") else "set", "ip", "kube-proxy-nft", name)
 
 
 def held(namespace: Namespace) -> list[object]:
@@ -153,7 +153,7 @@ def test_run_once_programs_and_ends(namespace: Namespace, manifests: Path) -> No
     assert done.code == 0, done.err
     assert [event["event"] for event in done.events] == ["starting", "programmed"]
     assert tables(namespace) == OURS
-    assert '10.96.0.1 . tcp . 80 comment "default/good:http"' in listed(namespace, "services-2")
+    assert '10.96.0.1 . tcp . 80 comment "default/good:http"' in listed(namespace, "cluster-ip-ports")
     assert "10.96.0.1 . tcp . 80 . 1 : 10.244.0.2 . 8080" in listed(namespace, "endpoints")
 
 
@@ -255,7 +255,7 @@ def test_nft_reads_the_oddest_names(namespace: Namespace, manifests: Path, way: 
     else:
         text = run("render", "--manifests", manifests).out
     namespace.nft("-f", "-", stdin=text)
-    assert "10.96.0.2 . tcp . 80" in listed(namespace, "services-1")
+    assert "10.96.0.2 . tcp . 80" in listed(namespace, "cluster-ip-ports")
     assert tables(namespace) == OURS
 
 
@@ -291,7 +291,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(namespace: Namespace, manife
         done = run(*arguments, namespace=namespace, stderr=write)
         os.close(write)
     assert done.code == 0
-    assert "10.96.0.1" in listed(namespace, "services-2")
+    assert "10.96.0.1" in listed(namespace, "cluster-ip-ports")
 
 
 def test_a_terminal_gets_text() -> None:
@@ -744,7 +744,7 @@ def test_more_endpoints_than_there_is_room_for(namespace: Namespace, manifests: 
     state = namespace.kernel.dump(LAYOUTS[Family.IPV4].table)
     assert state is not None
     assert len(state.sets["endpoints"].elements) == 65536
-    assert len(state.sets["services-65536"].elements) == 1
+    assert len(state.sets["cluster-ip-ports"].elements) == 1
 
 
 def test_render_tells_of_more_endpoints_than_there_is_room_for(manifests: Path) -> None:

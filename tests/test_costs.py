@@ -107,9 +107,9 @@ CHANGES: dict[str, tuple[Callable[[], list[Event]], int | None]] = {
     # name: (events after which the change is made; the change is the last), operations expected
     "nothing changes": (lambda: [pods(10), pods(10)], 0),
     "an endpoint is replaced": (lambda: [pods(10), pods(10, first=1)], 2),
-    "an endpoint joins": (lambda: [pods(10), pods(11)], 1),
-    "an endpoint leaves": (lambda: [pods(10), pods(9)], 1),
-    "an endpoint in the middle leaves": (lambda: [pods(10), unready(4)], 3),
+    "an endpoint joins": (lambda: [pods(10), pods(11)], 3),
+    "an endpoint leaves": (lambda: [pods(10), pods(9)], 3),
+    "an endpoint in the middle leaves": (lambda: [pods(10), unready(4)], 5),
     "the count passes a power of two": (lambda: [pods(16), pods(17)], 3),
     "the last endpoint leaves": (lambda: [pods(0), pods(1), pods(0)], 2),
     "the last endpoint leaves for the first time": (

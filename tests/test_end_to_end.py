@@ -299,11 +299,11 @@ def test_a_node_learns_where_it_is(node: Node, manifests: Path) -> None:
         "delete table ip kube-proxy-nft",
         "flush chain ip6 kube-proxy-nft services",
         "insert rule ip kube-proxy-nft services drop",
-        "delete element ip kube-proxy-nft services-2 { 10.96.0.1 . tcp . 80 }",
+        "delete element ip kube-proxy-nft cluster-ip-ports { 10.96.0.1 . tcp . 80 }",
         "delete element ip kube-proxy-nft endpoints { 10.96.0.1 . tcp . 80 . 1 }",
         "add element ip kube-proxy-nft endpoints { 10.96.0.1 . tcp . 80 . 2 : 192.0.2.1 . 9 }",
         "add element ip kube-proxy-nft cluster-ips { 192.0.2.1 }",
-        "flush set ip kube-proxy-nft services-2; flush map ip kube-proxy-nft endpoints",
+        "flush map ip kube-proxy-nft cluster-ip-ports; flush map ip kube-proxy-nft endpoints",
         "add set ip kube-proxy-nft theirs { type ipv4_addr; }",
         "add table ip kube-proxy-nft { flags dormant; }",
         "add element ip kube-proxy-nft cluster-ips { * }",
@@ -336,7 +336,7 @@ def test_a_new_agent_takes_over_what_is_there(node: Node, manifests: Path) -> No
     [_, again] = node.events("programmed")
     assert (again["operations"], again["ip_differences"], again["ip6_differences"]) == (0, 0, 0)
     node.stop()
-    node.namespace.nft("flush set ip kube-proxy-nft services-2")
+    node.namespace.nft("flush map ip kube-proxy-nft cluster-ip-ports")
     node.start("--manifests", manifests, "--table-ownership=never")
     node.holds(*WEB, WEB6)
     [*_, last] = node.events("programmed")

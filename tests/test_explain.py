@@ -121,13 +121,15 @@ def say(objects: Sequence[Object], source: str = "outside", target: str = "svc/w
 
 
 def test_chances_are_those_of_the_rules() -> None:
-    said = say(small(*(pod(n) for n in range(1, 6))))
-    assert {e.endpoint for e in said.outcome.endpoints} == {f"10.244.9.{n}:8080" for n in range(1, 6)}
-    assert abs(sum(e.chance for e in said.outcome.endpoints) - 1) < 1e-4
-    # Five misses among eight numbers, then one below four: docs/data-plane.md.
-    chances = sorted(e.chance for e in said.outcome.endpoints)
-    assert chances[0] == pytest.approx((1 - (3 / 8) ** 5) / 5, abs=1e-5)
-    assert chances[-1] == pytest.approx((1 - (3 / 8) ** 5) / 5 + (3 / 8) ** 5 / 4, abs=1e-5)
+    for count in (5, 20):
+        said = say(small(*(pod(n) for n in range(1, count + 1))))
+        assert {e.endpoint for e in said.outcome.endpoints} == {f"10.244.9.{n}:8080" for n in range(1, count + 1)}
+        chances = sorted(e.chance for e in said.outcome.endpoints)
+        assert sum(chances) == pytest.approx(1, abs=1e-4)
+        # Above 16: five misses among 32 numbers, then one below 16: docs/data-plane.md.
+        missed = (12 / 32) ** 5 if count == 20 else 0
+        assert chances[0] == pytest.approx((1 - missed) / count, abs=1e-5)
+        assert chances[-1] == pytest.approx((1 - missed) / count + missed / 16, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +216,9 @@ def test_what_was_changed_by_hand_shows(namespace: Namespace, tmp_path: Path) ->
     gone = {e["endpoint"] for e in said["outcome"]["endpoints"]} - {e["endpoint"] for e in said["live"]["endpoints"]}
     assert len(gone) == 1
     assert any(f"{gone.pop()} is missing" in why for why in said["differs"])
-    namespace.nft("insert", "rule", *table, "services", "drop")
+    namespace.nft("insert", "rule", *table, "cluster-ip-port", "drop")
     assert "dropped: 100.0% in the kernel's table, not 0.0%" in asked()
-    namespace.nft("insert", "rule", *table, "services", "counter")
+    namespace.nft("insert", "rule", *table, "cluster-ip-port", "counter")
     done = namespace.run(*command, "explain", "outside", "svc/web", "--live", *options)
     assert done.returncode == 2 and "somebody has changed it" in done.stderr and "counter" in done.stderr
 

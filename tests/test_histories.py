@@ -23,8 +23,9 @@ from rules.dump import ChainState, TableState
 from rules.expressions import NumberGenerator
 from rules.fake import FakeKernel
 from rules.kernel import Kernel
-from rules.layout import LAYOUTS, LOCAL, TICKET
+from rules.layout import LAYOUTS
 from rules.objects import Family
+from rules.service_ports import LOCAL, TICKET
 from rules.transaction import AddElement, AddRule
 from tests.histories import BATCHES, NODE_NAME, Cluster, listing, remember
 from tests.netns import Namespace
@@ -53,8 +54,7 @@ def empty(make: Callable[[], Any]) -> Iterator[Made]:
     yield kernel, agent
     agent.handle(listing({}))
     for layout in LAYOUTS.values():
-        state = kernel.dump(layout.table)
-        assert not any(set_.elements for set_ in state.sets.values())
+        assert not any(content(kernel.dump(layout.table)).values())
     spare.append((kernel, agent))
 
 
@@ -67,9 +67,19 @@ def new_kernel() -> Kernel:
 def content(state: TableState | None) -> Content:
     """The table's elements, without what depends on the history: which number an endpoint has, and with session
     affinity which numbers there are; which service ports once had no endpoints. What must hold of the numbers is
-    checked."""
+    checked; and that what never changes is there."""
     assert state is not None
-    return _settled({name: dict(set_.elements) for name, set_ in state.sets.items()}, state.chains)
+    found = {name: dict(set_.elements) for name, set_ in state.sets.items()}
+    for kind in ("pick", "pick-local", "nodeport-pick", "nodeport-pick-local"):
+        numbers = (*range(1, 17), *(2**i for i in range(5, 17)))
+        assert found[f"{kind}-by-number"] == {in_priority(n): (f"{kind}-{n}".encode(), "") for n in numbers}
+        found[f"{kind}-by-number"] = {}
+    return _settled(found, state.chains)
+
+
+def in_priority(number: int) -> bytes:
+    """How many endpoints, as it travels in a packet's priority."""
+    return (0x4B500000 + number).to_bytes(4, sys.byteorder)
 
 
 def _settled(found: Content, chains: Mapping[str, ChainState]) -> Content:
@@ -228,7 +238,6 @@ def test_a_cluster_ip_may_go_to_another_service_in_the_batch_that_deletes_the_fi
     agent.handle([Put(second), Delete(SERVICE, "default", "service-1")])
     state = kernel.dump(LAYOUTS[Family.IPV4].table)
     assert state is not None
-    [(_, comment)] = state.sets["services-2"].elements.values()
+    [(_, comment)] = state.sets["cluster-ip-ports"].elements.values()
     assert comment == "default/service-2:http"
-    assert not state.sets["services-1"].elements
     assert len(state.sets["endpoints"].elements) == 2

@@ -64,7 +64,7 @@ def test_the_option_that_brings_an_expression_is_named() -> None:
 
 def test_a_refusal_names_the_service_port() -> None:
     operation = AddElement(
-        V4.addresses.services[0], bytes([10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0]), comment="default/web:http"
+        V4.cluster_ip_ports, bytes([10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0]), comment="default/web:http"
     )
     told = explain(TransactionError((Failure(operation, errno.EBUSY),)))
     assert isinstance(told, RulesRefused)
@@ -116,7 +116,7 @@ def test_replies_of_an_interrupted_dump_do_not_confuse_the_next(namespace: Names
     del replies
     state = namespace.kernel.dump(V4.table)
     assert state is not None
-    assert len(state.chains["pick-4"].rules) == 8
+    assert len(state.chains["pick-32"].rules) == 8
 
 
 def test_the_error_of_a_small_send_buffer_says_what_to_do() -> None:

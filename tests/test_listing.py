@@ -120,7 +120,7 @@ def words(listing: str) -> list[str]:
 def test_an_element_shows_whose_it_is(namespace: Namespace) -> None:
     namespace.kernel.commit(build(OPTIONS[0]))
     assert '10.96.0.3 . sctp . 82 comment "default/s2:web"' in namespace.nft(
-        "list", "set", "ip", V4.table.name, "services-1"
+        "list", "map", "ip", V4.table.name, "cluster-ip-ports"
     )
     assert "fd00:10:96::3 . sctp . 82 . 0 : fd44::1 . " in namespace.nft(
         "list", "map", "ip6", V6.table.name, "endpoints"

@@ -27,7 +27,7 @@ def marking(kernel: FakeKernel, family: Family) -> Any:
     """The chains that ask whether a packet comes from a local pod."""
     state = kernel.dump(LAYOUTS[family].table)
     assert state is not None
-    names = ("mark-cluster-ip-traffic", "to-local", "nodeport-to-local")
+    names = ("cluster-ip-port", "cluster-ip", "to-local", "nodeport-to-local")
     return {name: state.chains[name].rules for name in names}
 
 

@@ -235,7 +235,7 @@ def test_ranges_maps_and_comments_are_told_as_they_are_read(place: tuple[Namespa
     namespace, watch = place
     elements = {
         "allowed-sources": "{ 10.96.0.1 . tcp . 80 . 192.0.2.0-192.0.2.255 }",
-        "services-1": '{ 10.96.0.1 . tcp . 80 comment "a/b:c" }',
+        "cluster-ip-ports": '{ 10.96.0.1 . tcp . 80 comment "a/b:c" : 4b50:0001 }',
         "endpoints": "{ 10.96.0.1 . tcp . 80 . 0 : 10.0.0.1 . 8080 }",
         "affinity": "{ 10.96.0.1 . tcp . 80 : 4b50:0001 }",
     }

@@ -74,7 +74,7 @@ def test_findings_are_as_the_table_of_checks_says(row: Row) -> None:
 
 
 def test_a_refused_proof_blocks() -> None:
-    proof = Proof("refused", "ENOENT: set services-1")
+    proof = Proof("refused", "ENOENT: set cluster-ip-ports")
     found = [f for f in findings_of(facts(*WEB), proof) if f.check == "proof"]
     assert [f.severity for f in found] == ["blocker"] and "ENOENT" in found[0].why
     (one,) = [f for f in findings_of(facts(*WEB), Proof("not-tried", "no namespaces")) if f.check == "proof"]

@@ -40,7 +40,13 @@ SINK_PORT: Final = 7000
 SINK: Final = "chain input {{ type filter hook input priority 0; {rules} }}"
 SINK_RULE: Final = '{ip} daddr {address} udp dport 7000 counter drop comment "{address}";'
 # What chi-square exceeds once in a million times, by degrees of freedom.
-CHI_SQUARE: Final = {2: 27.6, 4: 33.4, 9: 45.1}
+CHI_SQUARE: Final = {2: 27.6, 4: 33.4, 9: 45.1, 16: 58.4}
+# How many new connections leave the node with which priority.
+PRIORITIES: Final = """chain leaving {{
+    type filter hook postrouting priority 150;
+    ct state new udp dport 7000 meta priority {priority} counter comment "wanted"
+    ct state new udp dport 7000 counter comment "all"
+}}"""
 
 _numbers: Final = itertools.count(0x100)
 
@@ -149,19 +155,26 @@ def test_sctp_without_endpoints_is_refused(cluster: Cluster, vips: Mapping[int, 
 
 
 @pytest.mark.parametrize("family", [4, 6])
-@pytest.mark.parametrize("count", [3, 5, 10])
-def test_new_connections_spread_evenly(cluster: Cluster, vips: Mapping[int, str], count: int, family: int) -> None:
+@pytest.mark.parametrize("count", [3, 5, 10, 17])
+@pytest.mark.parametrize(("source", "priority"), [("pod-1", 0), ("node", 0), ("node", 6)])
+def test_new_connections_spread_evenly(
+    cluster: Cluster, vips: Mapping[int, str], source: str, priority: int, count: int, family: int
+) -> None:
+    """And the priority that a program gave them stays, and none that it did not give."""
     connections, addresses = 8000, MANY[family][:count]
+    client = host(cluster.bed, source)
     cluster.put(
         service("s", [vips[family]], port("", 53, "UDP")),
         endpoint_slice("s", "s", dict.fromkeys(addresses, "node1"), port("", SINK_PORT, "UDP")),
     )
     cluster.settle()
-    with sink(cluster.bed, family) as counters:
-        with cluster.bed.pod1.namespace.entered():
-            datagrams(cluster.bed.pod1.address(family), vips[family], 53, range(20000, 20000 + connections))
+    leaving = PRIORITIES.format(priority=f"0:{priority}" if priority else "none")
+    with sink(cluster.bed, family) as counters, Counters(cluster.bed.node.namespace, leaving) as left:
+        with client.namespace.entered():
+            datagrams(client.address(family), vips[family], 53, range(20000, 20000 + connections), priority)
         assert until(lambda: sum(counters.read().values()) >= connections), counters.read()
         got = {address: packets for address, packets in counters.read().items() if packets}
+        assert left.read() == {"wanted": connections, "all": connections}
     assert set(got) == set(addresses)
     mean = connections / count
     assert all(0.75 * mean < packets < 1.25 * mean for packets in got.values()), got

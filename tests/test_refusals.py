@@ -85,7 +85,7 @@ def empty_tables() -> dict[tuple[Family, str], TableState]:
     """What CREATE makes, without the time that it takes."""
     return {
         name: TableState(
-            {n: SetState(s.type, s.data_type, s.flags) for n, s in table.sets.items()},
+            {n: SetState(s.type, s.data_type, s.flags, dict(s.elements)) for n, s in table.sets.items()},
             {n: ChainState(c.hook, list(c.rules)) for n, c in table.chains.items()},
         )
         for name, table in MADE._tables.items()
@@ -176,7 +176,7 @@ def numbers(settled: Settled) -> list[int]:
 # What a failure is about, and what is to be done.
 
 KEY = port(1).key
-ELEMENT = AddElement(V4.addresses.services[0], KEY)
+ELEMENT = AddElement(V4.cluster_ip_ports, KEY)
 RULE = AddRule(V4.addresses.turn_rules(False, 0, 2)[0])
 
 
@@ -276,7 +276,7 @@ def test_what_cannot_even_be_taken_away_is_left_alone_and_tried_again() -> None:
     assert numbers(settled) == [1] and KEY not in settled.done
     assert node.said == ["- gone"]
     state = kernel.dump(V4.table)
-    assert state and [key[:4] for key in state.sets["services-1"].elements].count(KEY[:4]) == 1
+    assert state and [key[:4] for key in state.sets["cluster-ip-ports"].elements].count(KEY[:4]) == 1
     kernel.refuses = nothing
     node.now += FIRST_WAIT
     node.change({})

@@ -125,7 +125,7 @@ def test_it_answers_alone_for_what_it_leaves_to_our_tables_else(node: Node, comm
 
 def test_what_others_do_to_our_elements_is_not_even_noticed(node: Node) -> None:
     node.start()
-    for name in ("endpoints", "services-2", "cluster-ips"):
-        node.nft("flush", "set" if name != "endpoints" else "map", "ip", OURS.name, name)
+    for name in ("endpoints", "cluster-ip-ports", "cluster-ips"):
+        node.nft("flush", "set" if name == "cluster-ips" else "map", "ip", OURS.name, name)
         for address in (PLAIN, TURNS):
             assert not tally(node.bed.client, address, 80, count=4).failures, name

@@ -86,9 +86,8 @@ def test_a_connection_that_is_led_to_an_endpoint(served: Namespace) -> None:
     assert (one["target"], one["ledTo"], one["droppedBy"]) == ("10.96.1.1:80/TCP", "11.0.0.1:8080", "")
     assert one["source"].startswith("10.244.0.2:") and one["goesOut"] == "lo"
     rules = [(step["chain"], step["rule"]) for step in one["steps"]]
-    assert ("services", "ip daddr @cluster-ips goto cluster-ip") in rules
-    assert ("pick", "ip daddr . meta l4proto . th dport @services-1 goto pick-1") in rules
-    assert rules.index(("output", "jump services")) < rules.index(("cluster-ip", "goto pick"))
+    assert rules[0][0] == "output" and "map @cluster-ip-ports" in rules[0][1]
+    assert rules.index(("cluster-ip-port", "meta priority vmap @pick-by-number")) < len(rules) - 1
     assert any(chain == "pick-1" and rule.endswith("map @endpoints dnat") for chain, rule in rules)
     assert "trace" not in tables(served)
 

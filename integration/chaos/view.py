@@ -17,8 +17,9 @@ from rules.diff import scratch
 from rules.dump import ChainState, TableState
 from rules.elements import ServicePort, address_of, describe_key, element_key, is_node_port
 from rules.expressions import NumberGenerator
-from rules.layout import LAYOUTS, LOCAL, TICKET, Network
+from rules.layout import LAYOUTS, Network
 from rules.objects import Family
+from rules.service_ports import LOCAL, TICKET
 from rules.transaction import AddElement, AddRule
 
 Key = tuple[Family, bool, bytes]
@@ -110,6 +111,12 @@ def _of_port(port: ServicePort) -> dict[Key, frozenset[Fact]]:
     return made
 
 
+def _check_fixed(family: Family, name: str, elements: Elements) -> None:
+    wanted = {key: (element.data, "") for (of, key), element in LAYOUTS[family].fixed.items() if of == name}
+    if elements != wanted:
+        raise Torn(f"{family.nft} {name} is {dict(elements)}")
+
+
 def _ports(
     family: Family, sets: Mapping[str, Elements], chains: Mapping[str, ChainState]
 ) -> dict[Key, frozenset[Fact]]:
@@ -117,6 +124,9 @@ def _ports(
     lists: dict[tuple[Key, bool], dict[int, bytes]] = {}
     for name, elements in sets.items():
         if name in SHARED or name in TICKETS:
+            continue
+        if name.endswith("by-number"):
+            _check_fixed(family, name, elements)
             continue
         node_port = name.startswith(PREFIX)
         base = name.removeprefix(PREFIX)

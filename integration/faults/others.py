@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from integration.faults.stage import BAND, PORT, PROBED, Stage, by_hand
+from integration.faults.stage import NUMBERS, PORT, PROBED, Stage, by_hand
 
 _KEY = f"{PROBED} . tcp . {PORT}"
 
@@ -17,7 +17,7 @@ def delete_tables(stage: Stage) -> float:
 
 def delete_element(stage: Stage) -> float:
     """The one without which the Service that is asked for refuses."""
-    return _do(stage, f"delete element T4 {BAND} {{ {_KEY} }}")
+    return _do(stage, f"delete element T4 {NUMBERS} {{ {_KEY} }}")
 
 
 def change_element(stage: Stage) -> float:

@@ -37,8 +37,8 @@ LASTING: Final = "10.96.9.2"
 """Its Service leads to a pod that gives back what it gets, for as long as one likes."""
 PORT, POD_PORT, ECHO_PORT = 80, 7000, 8080
 PODS: Final = 3
-BAND: Final = "services-4"
-"""The set that the probed Service is in, with so many pods."""
+NUMBERS: Final = "cluster-ip-ports"
+"""The map that says how many pods the probed Service has."""
 MANY: Final = 1000
 PATIENCE: Final = 120.0
 FIRST_SERVICE, FIRST_POD = 0x0A620000, 0x0B000000  # 10.98.0.0 and 11.0.0.0

@@ -28,7 +28,7 @@ NAMES: Final = (
     "hashed-1", "hashed-2", "hashed-3", "hashed-65536", "local-hashed-4", "nodeport-local-hashed-8", "nodeport-sticky-16-for-3600s",
     "sticky-04-for-60s", "sticky-4-for-060s", "hashed-4611686018427387904", "sticky-8-for-99999999999999999999s", "turn-0", "turn-7",
     "turn-01", "turn-99999999999999999999", "local-turn-3", "nodeport-turn-2", "nodeport-local-turn-1", "turn-\u0663", "hashed-\u0664",
-    "turn-", "x" * 255, "", "\ufffd", "services-1", "services-3", "pick-2", "pick-3",
+    "turn-", "x" * 255, "", "\ufffd", "cluster-ip-ports", "services-3", "pick-2", "pick-3",
 )  # fmt: skip
 EXPRESSIONS: Final[tuple[Expression, ...]] = (
     Unknown("counter", b""),
@@ -327,7 +327,8 @@ def check(made: World, family: Family, steps: Sequence[Step]) -> bool:
     assert again and not again.operations
     kernel.commit(taken.programmed.plan(dict.fromkeys(wanted), frozenset()).operations)
     left = _table(kernel, family).sets
-    assert not any(left[set_.name].elements for set_ in taken.programmed.sets() if not set_.dynamic)
+    there = {(set_.name, key) for set_ in taken.programmed.sets() if not set_.dynamic for key in left[set_.name].elements}
+    assert there == LAYOUTS[family].fixed.keys()
     return True
 
 

@@ -1,0 +1,391 @@
+"""Service ports in the table: the sets and maps that they are in, and the chains that choose an endpoint.
+
+A service port with N endpoints is an element of a map that says N, and N elements of the map `endpoints`, numbered from 0
+without gaps. Chain `pick-N` draws a number below N and looks it up. Above EXACT there are chains for powers of two only: they
+draw until a number is an endpoint's, evenly, in less than two draws on average. After DRAWS misses a number below the half
+decides, which always is one, but for the packet that was already here when the Service shrank: for it there is number 0.
+
+Between the look-up of N and its chain, N travels in the packet's priority, the one field that nft 1.0.6 lets a rule use for
+that. Only where it was 0: packets with a priority of their own keep it, and their endpoint is drawn without N (`_blind`).
+
+With externalTrafficPolicy Local a service port has two lists of endpoints, all and those on this node; the second is
+numbered from LOCAL on, and has maps of its own.
+
+Why not a verdict map that leads to the chains at once: docs/data-plane.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from rules.objects import Chain, Family, Field, Rule, Set, Table, destination_address
+from rules.statements import (
+    DnatByIndex,
+    DnatBySource,
+    DnatByTicket,
+    DropTicket,
+    GoToMapped,
+    HoldTicket,
+    InSet,
+    ShowDraw,
+    ShowMapped,
+    ShowNumber,
+    ShowsNumber,
+    Statement,
+    drop,
+    goto,
+    jump,
+)
+from rules.transaction import AddElement
+
+MAX_ENDPOINTS: Final = 65536
+DRAWS: Final = 5
+BLIND_DRAWS: Final = 3
+EXACT: Final = 16
+"""Up to here there is a chain for each number of endpoints."""
+LOCAL: Final = MAX_ENDPOINTS
+"""Where the numbers of the second list begin."""
+TICKET: Final = 0x4B50_0000
+"""What travels in a packet's priority is above it ("KP"), so that a priority of somebody else's is not cleared."""
+TICKET_MASK: Final = 0xFFFE_0000
+MAX_TICKETS: Final = 1 << 20
+"""Clients with session affinity that a node remembers at a time."""
+
+ROUND_ROBIN: Final = "service ports that count: each has a chain"
+
+Statements = tuple[Statement, ...]
+
+
+def band(endpoints: int) -> int:
+    """Which band a number of endpoints (>= 1) belongs to: 0 for 1, 1 for 2, 2 for 3 and 4, 3 for 5 to 8 …"""
+    return (endpoints - 1).bit_length()
+
+
+def drawn_below(endpoints: int) -> int:
+    """A service port with so many endpoints (>= 1) draws numbers below this: their number, or a power of two."""
+    return endpoints if endpoints <= EXACT else 2 ** band(endpoints)
+
+
+MODULI: Final = (*range(1, EXACT + 1), *(2**i for i in range(band(EXACT) + 1, band(MAX_ENDPOINTS) + 1)))
+
+
+def ticket(number: int) -> bytes:
+    """A number as it travels in a packet's priority."""
+    return struct.pack("=I", TICKET | number)
+
+
+def filled(chain: Chain, *rules: Statements) -> tuple[Chain, list[Rule]]:
+    return chain, [Rule(chain, statements) for statements in rules]
+
+
+def tickets_of(table: Table, local: bool) -> Set:
+    """What clients hold; of the second list, where it is one, a ticket of its own.
+
+    nft 1.0.6 cannot read more than 16 bytes of key back in an `update`, so IPv6 clients are known by a hash: two with
+    the same one share a ticket, which does no harm.
+    """
+    client = Field.IP_SADDR if table.family is Family.IPV4 else Field.IP6_SADDR_HASH
+    return Set(
+        table,
+        "local-tickets" if local else "tickets",
+        (client, Field.PRIORITY),
+        (Field.PRIORITY,),
+        comment="client . number of the service port : ticket",
+        typeof=True,
+        dynamic=MAX_TICKETS,
+    )
+
+
+@dataclass(frozen=True)
+class Group:
+    """Service ports of one band whose endpoints are not drawn anew for each connection; made when the first one comes,
+    kept for good. timeout: session affinity, in seconds; 0: the client's address decides, and nothing is remembered."""
+
+    ports: Ports
+    local: bool
+    band: int
+    timeout: int
+
+    @property
+    def name(self) -> str:
+        where = f"{self.ports.prefix}{'local-' if self.local else ''}"
+        return f"{where}sticky-{2**self.band}-for-{self.timeout}s" if self.timeout else f"{where}hashed-{2**self.band}"
+
+    @cached_property
+    def services(self) -> Set:
+        how = f"clients stay for {self.timeout} s" if self.timeout else "by the client's address"
+        return Set(
+            self.ports.table, self.name, self.ports.key, comment=f"service ports with {_count(self.band)}, {how}"
+        )
+
+    def rules(self) -> Iterator[tuple[Chain, list[Rule]]]:
+        """Its chain, and the rule that leads there."""
+        numbers = [2**self.band] * (DRAWS if self.band > 1 else 1)
+        numbers += [2 ** (self.band - 1)] if self.band > 1 else []
+        draws = self._tickets(numbers) if self.timeout else self._hashes(numbers)
+        yield filled(Chain(self.ports.table, self.name), *draws, (goto(self.ports.refuse.name),))
+        yield filled(self.ports.pick_special(self.local), (InSet(self.services), goto(self.name)))
+
+    def _tickets(self, numbers: list[int]) -> Iterator[Statements]:
+        tickets = tickets_of(self.ports.table, self.local)
+        yield (ShowMapped(self.ports.affinity),)
+        offset = TICKET | (LOCAL if self.local else 0)
+        for modulus in [numbers[0], *numbers, *([1] if self.band else [])]:
+            yield (HoldTicket(tickets, modulus, offset, self.timeout),)
+            yield (jump(self.ports.use_ticket(self.local).name),)
+        # No room for another ticket.
+        for modulus in [*numbers, 1] if self.band else numbers:
+            yield ShowDraw(modulus, offset), DnatByTicket(self.ports.sticky_endpoints)
+
+    def _hashes(self, numbers: list[int]) -> Iterator[Statements]:
+        offset = LOCAL if self.local else 0
+        for seed, modulus in enumerate(numbers, 1):
+            yield (DnatBySource(self.ports.endpoints, modulus, offset, seed),)
+        yield (DnatByIndex(self.ports.endpoints, 1, offset),)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Service ports under one kind of key: (address, protocol, port), or for NodePorts (protocol, port).
+
+    Sets, maps and chains of the second kind have `prefix` before their names.
+    """
+
+    table: Table
+    key: tuple[Field, ...]
+    prefix: str = ""
+
+    # The two gates of external traffic: who comes from outside leads to all endpoints, or only to those on this node.
+
+    @cached_property
+    def external(self) -> Set:
+        comment = "external service ports, policy Cluster"
+        return Set(self.table, f"{self.prefix}external", self.key, comment=comment)
+
+    @cached_property
+    def external_local(self) -> Set:
+        comment = "external service ports, policy Local"
+        return Set(self.table, f"{self.prefix}external-local", self.key, comment=comment)
+
+    # Where a service port leads.
+
+    def services(self, local: bool) -> Set:
+        """What `drawn_below` gives for all endpoints of a service port, or for those on this node."""
+        return self._local_services if local else self._services
+
+    @cached_property
+    def _services(self) -> Set:
+        return numbers(self.table, f"{self.prefix}service-ports", self.key, "endpoints")
+
+    @cached_property
+    def _local_services(self) -> Set:
+        return numbers(self.table, f"{self.prefix}local-service-ports", self.key, "endpoints on this node")
+
+    def by_number(self, local: bool) -> Set:
+        """From what `drawn_below` gives to the chain that draws so. Its elements never change: see `fixed`."""
+        return self._local_by_number if local else self._by_number
+
+    @cached_property
+    def _by_number(self) -> Set:
+        return self._chains_by_number(False)
+
+    @cached_property
+    def _local_by_number(self) -> Set:
+        return self._chains_by_number(True)
+
+    def _chains_by_number(self, local: bool) -> Set:
+        return Set(
+            self.table,
+            f"{self.pick(local).name}-by-number",
+            (Field.PRIORITY,),
+            verdict=True,
+            size=len(MODULI),
+            comment="number of endpoints : the chain that draws one",
+        )
+
+    @cached_property
+    def fixed(self) -> tuple[AddElement, ...]:
+        """The elements that do not depend on any service port."""
+        return tuple(
+            AddElement(self.by_number(local), ticket(modulus), self._pick_below(local, modulus).name.encode())
+            for local in (False, True)
+            for modulus in MODULI
+        )
+
+    @cached_property
+    def dropped(self) -> Set:
+        comment = "service ports with endpoints, but none on this node, where they must be"
+        return Set(self.table, f"{self.prefix}dropped", self.key, comment=comment)
+
+    @cached_property
+    def no_endpoints(self) -> Set:
+        """Asked for what nothing else was found for; so those that get endpoints may stay in it, with their counts."""
+        comment = "service ports that have, or once had, no endpoints, and how many packets were refused for that"
+        return Set(self.table, f"{self.prefix}no-endpoints", self.key, comment=comment, counts=True)
+
+    @cached_property
+    def endpoints(self) -> Set:
+        return Set(
+            self.table,
+            f"{self.prefix}endpoints",
+            (*self.key, Field.INDEX),
+            (destination_address(self.table.family), Field.DPORT),
+            comment="service port . number : endpoint",
+            typeof=True,
+        )
+
+    # Round robin: each service port counts in a chain of its own.
+
+    def turns(self, local: bool) -> Set:
+        return self._local_turns if local else self._turns
+
+    @cached_property
+    def _turns(self) -> Set:
+        return Set(self.table, f"{self.prefix}round-robin", self.key, verdict=True, comment=ROUND_ROBIN)
+
+    @cached_property
+    def _local_turns(self) -> Set:
+        return Set(self.table, f"{self.prefix}local-round-robin", self.key, verdict=True, comment=ROUND_ROBIN)
+
+    def turn(self, local: bool, number: int) -> Chain:
+        """One of the chains that service ports with round robin have, one each."""
+        return Chain(self.table, f"{self.prefix}{'local-' if local else ''}turn-{number}")
+
+    def turn_rules(self, local: bool, number: int, endpoints: int) -> list[Rule]:
+        """Its rules for so many endpoints. If none hits, `pick` goes on behind it."""
+        offset = LOCAL if local else 0
+        statements = [DnatByIndex(self.endpoints, endpoints, offset, in_turn=True)]
+        if endpoints > 1:
+            statements.append(DnatByIndex(self.endpoints, 1, offset))
+        return [Rule(self.turn(local, number), (statement,)) for statement in statements]
+
+    # Session affinity.
+
+    @cached_property
+    def affinity(self) -> Set:
+        return Set(
+            self.table,
+            f"{self.prefix}affinity",
+            self.key,
+            (Field.PRIORITY,),
+            comment="service port with session affinity : the same number for all its addresses",
+            typeof=True,
+        )
+
+    @cached_property
+    def sticky_endpoints(self) -> Set:
+        return Set(
+            self.table,
+            f"{self.prefix}sticky-endpoints",
+            (*self.key, Field.PRIORITY),
+            (destination_address(self.table.family), Field.DPORT),
+            comment="service port . ticket : endpoint",
+            typeof=True,
+        )
+
+    @property
+    def sets(self) -> tuple[Set, ...]:
+        return (
+            self.external,
+            self.external_local,
+            self._services,
+            self._local_services,
+            self._by_number,
+            self._local_by_number,
+            self.dropped,
+            self.no_endpoints,
+            self.endpoints,
+            self.affinity,
+            self.sticky_endpoints,
+            self._turns,
+            self._local_turns,
+        )
+
+    # Chains.
+
+    @property
+    def refuse(self) -> Chain:
+        return Chain(self.table, f"{self.prefix}no-endpoints", comment="refuses, and counts it for service ports")
+
+    def pick(self, local: bool) -> Chain:
+        return Chain(self.table, f"{self.prefix}pick{'-local' if local else ''}")
+
+    def pick_special(self, local: bool) -> Chain:
+        return Chain(self.table, f"{self.prefix}pick{'-local' if local else ''}-special")
+
+    def use_ticket(self, local: bool) -> Chain:
+        return Chain(self.table, f"{self.prefix}use{'-local' if local else ''}-ticket")
+
+    def rules(self) -> Iterator[tuple[Chain, list[Rule]]]:
+        """`pick` and `pick-local` and what they lead to: never back."""
+        yield filled(self.refuse, (InSet(self.no_endpoints), goto("refuse")), (goto("refuse"),))
+        refuse = (goto(self.refuse.name),)
+        for local in (False, True):
+            tickets = tickets_of(self.table, local)
+            yield filled(
+                self.use_ticket(local),
+                (ShowMapped(tickets),),
+                (DnatByTicket(self.sticky_endpoints),),
+                (ShowMapped(self.affinity),),
+                (DropTicket(tickets),),
+            )
+            yield filled(self.pick_special(local), (GoToMapped(self.turns(local)),))
+            first = LOCAL if local else 0
+            for modulus in MODULI:
+                yield filled(self._pick_below(local, modulus), *_draws(self.endpoints, modulus, first), refuse)
+            yield filled(self._pick_by_number(local), self.go_by_number(local), refuse)
+            yield filled(self._pick_blind(local), *_blind(self.endpoints, first))
+            yield filled(
+                self.pick(local),
+                (ShowsNumber(0), ShowMapped(self.services(local)), goto(self._pick_by_number(local).name)),
+                (jump(self.pick_special(local).name),),
+                (InSet(self.dropped), drop()),
+                (ShowsNumber(0, negate=True), jump(self._pick_blind(local).name)),
+                # A service port may have got endpoints after it was looked for. Its number 0 tells.
+                (DnatByIndex(self.endpoints, 1, first),),
+                (ShowMapped(self.affinity), jump(self.use_ticket(local).name)),
+                (ShowNumber(TICKET | first), DnatByTicket(self.sticky_endpoints)),
+                refuse,
+            )
+
+    def go_by_number(self, local: bool) -> Statements:
+        """With a number that `services` gave in the packet's priority: to an endpoint."""
+        return (GoToMapped(self.by_number(local)),)
+
+    def _pick_by_number(self, local: bool) -> Chain:
+        return Chain(self.table, f"{self.pick(local).name}-by-number")
+
+    def _pick_below(self, local: bool, modulus: int) -> Chain:
+        return Chain(self.table, f"{self.pick(local).name}-{modulus}")
+
+    def _pick_blind(self, local: bool) -> Chain:
+        return Chain(self.table, f"{self.pick(local).name}-blind", comment="for packets that keep their priority")
+
+
+def numbers(table: Table, name: str, key: tuple[Field, ...], of_what: str) -> Set:
+    """A map from service ports to what `drawn_below` gives."""
+    comment = f"service port : number of {of_what}, above {EXACT} the next power of two"
+    return Set(table, name, key, (Field.PRIORITY,), comment=comment, typeof=True)
+
+
+def _draws(endpoints: Set, modulus: int, offset: int) -> Iterator[Statements]:
+    yield from [(DnatByIndex(endpoints, modulus, offset),)] * (DRAWS if modulus > EXACT else 1)
+    if modulus > EXACT:
+        yield (DnatByIndex(endpoints, modulus // 2, offset),)
+    if modulus > 1:
+        yield (DnatByIndex(endpoints, 1, offset),)
+
+
+def _blind(endpoints: Set, offset: int) -> Iterator[Statements]:
+    """Without knowing how many there are: below a number that is too high nothing is found, mostly; below the right power
+    of two, more than half of the draws find something, each endpoint alike."""
+    for i in range(band(MAX_ENDPOINTS), 0, -1):
+        yield from [(DnatByIndex(endpoints, 2**i, offset),)] * BLIND_DRAWS
+
+
+def _count(i: int) -> str:
+    return f"{2 ** (i - 1) + 1} to {2**i} endpoints" if i > 1 else f"{i + 1} endpoint{'s' * (i > 0)}"
