@@ -22,6 +22,7 @@ from rules.elements import ServicePort, endpoint, index, service_key
 from rules.kernel import Kernel
 from rules.layout import LAYOUTS, Options
 from rules.netlink import attribute, nested, text, u32
+from rules.netlink_socket import enlarge
 from rules.objects import Family
 from rules.tables import create
 from tests.netns import Namespace
@@ -125,7 +126,7 @@ def send(kernel: Kernel, messages: list[bytes]) -> None:
     last = bytearray(messages[-1])
     struct.pack_into("=H", last, 6, struct.unpack_from("=H", last, 6)[0] | netlink.NLM_F_ACK)
     begin, end = netlink.batch_mark(netlink.BATCH_BEGIN, 0), netlink.batch_mark(netlink.BATCH_END, 0)
-    kernel._force(32, socket.SO_SNDBUF, 64 << 20)
+    enlarge(kernel._socket, netlink.SO_SNDBUFFORCE, socket.SO_SNDBUF, 64 << 20)
     kernel._socket.send(b"".join([begin, *messages[:-1], bytes(last), end]))
     for reply in netlink.messages(kernel._socket.recv(1 << 16)):
         code, _ = netlink.error_of(reply)

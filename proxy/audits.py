@@ -13,7 +13,7 @@ import structlog
 from proxy.tables import Tables
 from rules.changes import Touched
 from rules.errors import KernelUnreachable
-from rules.kernel import DAMAGED
+from rules.netlink_socket import DAMAGED
 from rules.table_reader import Reader
 
 LOG = structlog.get_logger()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, Self
@@ -17,14 +16,10 @@ from msgspec import Struct
 
 from rules.netlink import (
     HEADER_SIZE,
-    NETLINK_CAP_ACK,
-    NETLINK_NETFILTER,
     NLM_F_ACK,
     NLM_F_DUMP,
     NLM_F_REQUEST,
-    NLMSG_DONE,
     NLMSG_ERROR,
-    SOL_NETLINK,
     Message,
     attribute,
     attributes,
@@ -32,6 +27,7 @@ from rules.netlink import (
     messages,
     nested,
 )
+from rules.netlink_socket import RECEIVE_SIZE, Replies, open_socket
 from rules.objects import PROTOCOLS, Family
 
 SUBSYSTEM: Final = 1  # NFNL_SUBSYS_CTNETLINK
@@ -44,7 +40,6 @@ PROTO_NUM, SOURCE_PORT, DESTINATION_PORT = 1, 2, 3
 FILTER_ORIG_FLAGS: Final = 1
 BY_ADDRESS, BY_PROTOCOL, BY_PORT = 1 << 1, 1 << 3, 1 << 5  # CTA_FILTER_F_*: not in the kernel's public headers
 UDP: Final = PROTOCOLS["UDP"]
-RECEIVE_SIZE: Final = 1 << 17
 DELETES_AT_ONCE: Final = 64
 """Each may be answered by an error, and all errors must fit the receive buffer."""
 
@@ -76,9 +71,7 @@ class FlowTable:
     """
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
-        self._socket.bind((0, 0))
-        self._socket.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
+        self._socket = open_socket()
         self._sequence = 0
 
     def __enter__(self) -> Self:
@@ -90,11 +83,10 @@ class FlowTable:
     def flows(self, family: Family, address: bytes = b"", port: bytes = b"") -> Iterator[Flow]:
         """UDP flows to this packed address and port, where given. Take all before the next call."""
         self._sequence += 1
-        self._socket.send(dump_request(self._sequence, family, address, port))
-        for reply in self._replies():
-            flow = read_flow(reply)
-            if flow and flow.to.startswith(address) and flow.to.endswith(port):
-                yield flow
+        for piece in Replies(self._socket, dump_request(self._sequence, family, address, port)):
+            for flow in map(read_flow, piece):
+                if flow and flow.to.startswith(address) and flow.to.endswith(port):
+                    yield flow
 
     def forget(self, flows: Sequence[Flow]) -> int:
         """Remove these very entries. Returns how many were still there."""
@@ -112,7 +104,8 @@ class FlowTable:
         return forgotten
 
     def _vanished(self, first: int) -> int:
-        """Of the deletes from `first` up to the current one: how many entries were gone already."""
+        """Of the deletes from `first` up to the current one: how many entries were gone already. (Not Replies: each of them
+        may be refused.)"""
         vanished, failed = 0, 0
         while True:
             for reply in messages(self._socket.recv(RECEIVE_SIZE)):
@@ -127,18 +120,6 @@ class FlowTable:
                     if failed:
                         raise OSError(failed, os.strerror(failed))
                     return vanished
-
-    def _replies(self) -> Iterator[Message]:
-        while True:
-            for reply in messages(self._socket.recv(RECEIVE_SIZE)):
-                if reply.sequence != self._sequence:
-                    continue
-                if reply.kind == NLMSG_DONE:
-                    return
-                if reply.kind == NLMSG_ERROR:
-                    code, _ = error_of(reply)
-                    raise OSError(code, os.strerror(code))
-                yield reply
 
 
 def message(kind: int, flags: int, sequence: int, family: Family, *body: bytes) -> bytes:

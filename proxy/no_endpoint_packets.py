@@ -7,7 +7,6 @@ lose addresses, or somebody else's doing makes counters begin anew.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Set
 from typing import Final
 
@@ -19,6 +18,7 @@ from rules.diff import Programmed
 from rules.elements import ServicePort, family_of
 from rules.entry import Entry
 from rules.errors import KernelUnreachable
+from rules.netlink_socket import DAMAGED
 from rules.objects import MAX_COMMENT, PROTOCOL_NAMES, Family, comment_text
 from rules.packet_counts import Counted
 from rules.table_reader import Reader
@@ -108,7 +108,7 @@ class NoEndpointPackets:
             node_ports = self._reader.packets(layout.node_ports.no_endpoints)
         except FileNotFoundError:
             return None  # others have taken the table away: it is put back, which the agent tells
-        except (KernelUnreachable, OSError, ValueError, LookupError, struct.error) as error:
+        except (KernelUnreachable, OSError, *DAMAGED) as error:
             if self._reader:
                 self._reader.close()
                 self._reader = None

@@ -19,18 +19,8 @@ import structlog
 
 from proxy.errors import SourceError
 from proxy.events import Failed, Inbox, LocalAddresses
-from rules.netlink import (
-    NLM_F_DUMP,
-    NLM_F_DUMP_INTR,
-    NLM_F_REQUEST,
-    NLMSG_DONE,
-    NLMSG_ERROR,
-    SO_RCVBUFFORCE,
-    Message,
-    attributes,
-    error_of,
-    messages,
-)
+from rules.netlink import NLM_F_DUMP, NLM_F_REQUEST, SO_RCVBUFFORCE, Message, attributes, messages
+from rules.netlink_socket import RECEIVE_SIZE, Replies, enlarge
 
 LOG = structlog.get_logger()
 
@@ -38,7 +28,6 @@ RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR = 0x10, 0x100
 IFA_ADDRESS, IFA_LOCAL = 1, 2
 RECEIVE_BUFFER: Final = 1 << 20
-RECEIVE_SIZE: Final = 1 << 16
 DUMP_TRIES: Final = 10
 RETRY_MS: Final = 1000
 
@@ -159,18 +148,12 @@ def read_all() -> Entries:
 
 def _read_once(sock: socket.socket, sequence: int, entries: Entries) -> bool:
     """Add what one dump tells. False: a change disturbed it."""
-    sock.send(_REQUEST.pack(_REQUEST.size, RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, sequence, 0, 0, 0, 0, 0, 0))
-    undisturbed = True
-    while True:
-        for reply in messages(sock.recv(RECEIVE_SIZE)):
-            if reply.flags & NLM_F_DUMP_INTR:
-                undisturbed = False
-            if reply.kind == NLMSG_DONE:
-                return undisturbed
-            if reply.kind == NLMSG_ERROR:
-                code, _ = error_of(reply)
-                raise OSError(code, os.strerror(code))
+    request = _REQUEST.pack(_REQUEST.size, RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, sequence, 0, 0, 0, 0, 0, 0)
+    replies = Replies(sock, request)
+    for piece in replies:
+        for reply in piece:
             apply(reply, entries)
+    return not replies.disturbed
 
 
 def _rtnetlink() -> socket.socket:
@@ -183,10 +166,7 @@ class _Monitor:
     def __init__(self) -> None:
         self._socket = _rtnetlink()
         try:
-            try:
-                self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
-            except PermissionError:
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+            enlarge(self._socket, SO_RCVBUFFORCE, socket.SO_RCVBUF, RECEIVE_BUFFER)
             self._socket.bind((0, RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR))
             self._socket.setblocking(False)
             self._stop = os.eventfd(0, os.EFD_CLOEXEC)

@@ -5,7 +5,6 @@ linux/netfilter/nf_tables.h. Needs CAP_NET_ADMIN; in the network namespace of th
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -20,23 +19,15 @@ from rules.netlink import (
     GETRULE,
     GETSET,
     GETSETELEM,
-    NETLINK_CAP_ACK,
-    NETLINK_NETFILTER,
     NLM_F_DUMP,
-    NLM_F_DUMP_INTR,
-    NLMSG_DONE,
-    NLMSG_ERROR,
-    SOL_NETLINK,
     Message,
     attributes,
-    error_of,
     message,
-    messages,
     text,
 )
+from rules.netlink_socket import Replies, open_socket
 from rules.objects import Table
 
-RECEIVE_SIZE: Final = 1 << 18
 RECEIVE_BUFFER: Final = 1 << 20
 PATIENCE: Final = 10.0
 REMEMBERED: Final = 4096
@@ -107,17 +98,10 @@ class Reader:
     that cannot be, and Changed."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
+        self._socket = open_socket(timeout=PATIENCE)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         self._sequence = 0
         self._remembered: dict[bytes, ForeignExpression] = {}
-        try:
-            self._socket.settimeout(PATIENCE)
-            self._socket.bind((0, 0))
-            self._socket.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        except OSError:
-            self._socket.close()
-            raise
 
     def __enter__(self) -> Self:
         return self
@@ -212,21 +196,11 @@ class Reader:
         return self._ask(dump_request(kind, table.family, self._sequence, table.name, set_name))
 
     def _ask(self, request: bytes) -> Iterator[Message]:
-        self._socket.send(request)
-        changed = False
-        while True:
-            for reply in messages(self._socket.recv(RECEIVE_SIZE)):
-                if reply.sequence != self._sequence:
-                    continue
-                changed |= bool(reply.flags & NLM_F_DUMP_INTR)
-                if reply.kind in (NLMSG_DONE, NLMSG_ERROR):
-                    code, _ = error_of(reply) if reply.kind == NLMSG_ERROR else (0, 0)
-                    if code:
-                        raise OSError(code, os.strerror(code))
-                    if changed:
-                        raise Changed
-                    return
-                yield reply
+        replies = Replies(self._socket, request)
+        for piece in replies:
+            yield from piece
+        if replies.disturbed:
+            raise Changed
 
 
 def decode(data: bytes) -> ForeignExpression:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
-import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from rules import wire
@@ -26,11 +25,7 @@ from rules.netlink import (
     GETRULE,
     GETSET,
     GETSETELEM,
-    NETLINK_CAP_ACK,
     NETLINK_EXT_ACK,
-    NETLINK_NETFILTER,
-    NLM_F_DUMP_INTR,
-    NLMSG_DONE,
     NLMSG_ERROR,
     SO_RCVBUFFORCE,
     SO_SNDBUFFORCE,
@@ -39,30 +34,31 @@ from rules.netlink import (
     error_of,
     messages,
 )
+from rules.netlink_socket import DAMAGED, RECEIVE_SIZE, Replies, enlarge, open_socket
 from rules.objects import Family, Table
 from rules.transaction import Operation
 
 RECEIVE_BUFFER: Final = 4 << 20  # a refused transaction may bring an error for each of its messages
-RECEIVE_SIZE: Final = 1 << 18
 DUMP_TRIES: Final = 10
-DAMAGED: Final = (ValueError, LookupError, struct.error)
-"""What readers raise of a message that cannot be."""
+
+
+def connect(timeout: float | None = None) -> socket.socket:
+    """A socket to nftables. Raises KernelUnreachable."""
+    try:
+        return open_socket(timeout=timeout)
+    except OSError as error:
+        raise KernelUnreachable(error.errno or errno.EIO, "cannot open a netlink socket to netfilter") from error
 
 
 class Kernel:
     """Raises KernelUnreachable if there is no socket to be had. Not for use by several threads at once."""
 
     def __init__(self) -> None:
-        try:
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
-            self._socket.bind((0, 0))
-        except OSError as error:
-            raise KernelUnreachable(error.errno or errno.EIO, "cannot open a netlink socket to netfilter") from error
-        self._socket.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
+        self._socket = connect()
         self._socket.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
         self._sequence = 0
         self._send_buffer = 0
-        self._force(SO_RCVBUFFORCE, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        enlarge(self._socket, SO_RCVBUFFORCE, socket.SO_RCVBUF, RECEIVE_BUFFER)
 
     @property
     def port(self) -> int:
@@ -80,7 +76,8 @@ class Kernel:
         self._sequence = batch.last + 1
         if len(batch.data) + 4096 > self._send_buffer:
             # The kernel counts its own overhead; twice the size is more than it ever needs.
-            self._send_buffer = self._force(SO_SNDBUFFORCE, socket.SO_SNDBUF, max(1 << 20, 2 * len(batch.data)))
+            size = max(1 << 20, 2 * len(batch.data))
+            self._send_buffer = enlarge(self._socket, SO_SNDBUFFORCE, socket.SO_SNDBUF, size)
         try:
             self._socket.send(batch.data)
         except OSError as error:
@@ -158,33 +155,20 @@ class Kernel:
 
     def _ask(self, request: bytes) -> Iterator[Message]:
         """Send a request and give its replies up to the one that ends them. Raises OSError, _Changed."""
-        self._socket.send(request)
-        changed = finished = False
-        replies: Iterator[Message] = iter(())
+        replies = Replies(self._socket, request)
         try:
-            while not finished:
-                replies = messages(self._socket.recv(RECEIVE_SIZE))
-                for reply in replies:
-                    if reply.sequence != self._sequence:
-                        continue
-                    changed |= bool(reply.flags & NLM_F_DUMP_INTR)
-                    if reply.kind in (NLMSG_DONE, NLMSG_ERROR):
-                        finished = True
-                        code, _ = error_of(reply) if reply.kind == NLMSG_ERROR else (0, 0)
-                        if code:
-                            raise OSError(code, os.strerror(code))
-                        break
-                    yield reply
-            if changed:
+            for piece in replies:
+                yield from piece
+            if replies.disturbed:
                 raise _Changed
         finally:
             # Who stops early leaves a dump under way, and the socket can do no other meanwhile: read it out.
-            # Its end may be in what has been received already.
-            while not (finished or any(reply.kind in (NLMSG_DONE, NLMSG_ERROR) for reply in replies)):
-                replies = messages(self._socket.recv(RECEIVE_SIZE))
+            with suppress(OSError):
+                for _ in replies:
+                    pass
 
     def _failures(self, batch: wire.Batch) -> list[Failure]:
-        """Read everything that the kernel says of the batch."""
+        """Read everything that the kernel says of the batch. (Not Replies: each of its messages may be refused.)"""
         failures: list[Failure] = []
         acknowledged = False
         flags = 0
@@ -223,14 +207,6 @@ class Kernel:
                 "raise net.core.wmem_max or give CAP_NET_ADMIN",
             )
         return Failure(None, error.errno or errno.EIO)
-
-    def _force(self, forced: int, plain: int, size: int) -> int:
-        """Make a buffer this big; beyond the sysctl's limit if permitted. Returns the size it has."""
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, forced, size)
-        except PermissionError:
-            self._socket.setsockopt(socket.SOL_SOCKET, plain, size)
-        return self._socket.getsockopt(socket.SOL_SOCKET, plain)
 
     def _next_sequence(self) -> int:
         self._sequence = (self._sequence + 1) & 0x3FFFFFFF

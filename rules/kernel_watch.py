@@ -11,9 +11,9 @@ from typing import Final
 
 from rules.changes import Changes, Touched
 from rules.errors import KernelUnreachable
-from rules.kernel import RECEIVE_SIZE
 from rules.neighbours import Neighbour
-from rules.netlink import NETLINK_ADD_MEMBERSHIP, NETLINK_NETFILTER, NFNLGRP_NFTABLES, SO_RCVBUFFORCE, SOL_NETLINK
+from rules.netlink import NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES, SO_RCVBUFFORCE, SOL_NETLINK
+from rules.netlink_socket import RECEIVE_SIZE, open_socket
 
 RECEIVE_BUFFER: Final = 32 << 20  # a firewall that loads 50,000 rules at once is no reason to read all of our table
 
@@ -28,8 +28,7 @@ class KernelWatch:
     def __init__(self, own: int, receive_buffer: int = RECEIVE_BUFFER) -> None:
         self._changes, self._own = Changes(own), own
         try:
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
-            self._socket.bind((0, 0))
+            self._socket = open_socket()
             with contextlib.suppress(PermissionError):
                 self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, receive_buffer)
             self._socket.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES)

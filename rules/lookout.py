@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import errno
-import os
-import socket
 from collections.abc import Iterator
 from typing import Final, Self
 
 from rules.errors import KernelUnreachable
-from rules.kernel import DAMAGED, RECEIVE_SIZE
+from rules.kernel import connect
 from rules.neighbours import FAMILIES, Neighbour, chain_request, chains_request, read
-from rules.netlink import NETLINK_NETFILTER, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, Message, error_of, messages
+from rules.netlink import NLM_F_DUMP_INTR, Message
+from rules.netlink_socket import DAMAGED, Replies
 
 MAX_NEIGHBOURS: Final = 256
 """More than anybody would read."""
@@ -28,11 +27,7 @@ class Lookout:
 
     def __init__(self) -> None:
         self._sequence = 0
-        try:
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
-            self._socket.settimeout(PATIENCE)
-        except OSError as error:
-            raise KernelUnreachable(error.errno or errno.EIO, "cannot open a netlink socket to netfilter") from error
+        self._socket = connect(PATIENCE)
 
     def __enter__(self) -> Self:
         return self
@@ -65,21 +60,9 @@ class Lookout:
             raise
 
     def _ask(self, request: bytes) -> Iterator[Message]:
-        """The replies up to the one that ends them, which are all read."""
         try:
-            self._socket.send(request)
-            while True:
-                for reply in messages(self._socket.recv(RECEIVE_SIZE)):
-                    if reply.sequence != self._sequence:
-                        continue
-                    if reply.kind == NLMSG_DONE:
-                        return
-                    if reply.kind == NLMSG_ERROR:
-                        code, _ = error_of(reply)
-                        if code:
-                            raise OSError(code, os.strerror(code))
-                        return
-                    yield reply
+            for piece in Replies(self._socket, request):
+                yield from piece
         except OSError as error:
             raise KernelUnreachable(error.errno or errno.ETIMEDOUT, "cannot read nftables' chains") from error
         except DAMAGED as error:

@@ -3,9 +3,6 @@ that is given up ends with the socket. In the network namespace of the thread th
 
 from __future__ import annotations
 
-import errno
-import os
-import socket
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -23,23 +20,10 @@ from rules.dump import (
     read_table,
     table_request,
 )
-from rules.errors import KernelUnreachable
 from rules.expressions import Expression
-from rules.kernel import RECEIVE_SIZE
-from rules.netlink import (
-    GETCHAIN,
-    GETRULE,
-    GETSET,
-    GETSETELEM,
-    NETLINK_CAP_ACK,
-    NETLINK_NETFILTER,
-    NLMSG_DONE,
-    NLMSG_ERROR,
-    SOL_NETLINK,
-    Message,
-    error_of,
-    messages,
-)
+from rules.kernel import connect
+from rules.netlink import GETCHAIN, GETRULE, GETSET, GETSETELEM, Message
+from rules.netlink_socket import Replies
 from rules.objects import Set, Table
 from rules.packet_counts import Counted, read_packets
 
@@ -69,12 +53,7 @@ class TableReader:
     """The kernel's. Raises KernelUnreachable if there is no socket to be had."""
 
     def __init__(self) -> None:
-        try:
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
-            self._socket.bind((0, 0))
-        except OSError as error:
-            raise KernelUnreachable(error.errno or errno.EIO, "cannot open a netlink socket to netfilter") from error
-        self._socket.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
+        self._socket = connect()
         self._sequence = 0
 
     def close(self) -> None:
@@ -126,22 +105,7 @@ class TableReader:
         return [reply for piece in self._ask(request) for reply in piece]
 
     def _ask(self, request: bytes) -> Iterator[list[Message]]:
-        """Send a request and give its replies as they come."""
-        self._socket.send(request)
-        while True:
-            piece: list[Message] = []
-            for reply in messages(self._socket.recv(RECEIVE_SIZE)):
-                if reply.sequence != self._sequence:
-                    continue
-                if reply.kind in (NLMSG_DONE, NLMSG_ERROR):
-                    code, _ = error_of(reply) if reply.kind == NLMSG_ERROR else (0, 0)
-                    if code:
-                        raise OSError(code, os.strerror(code))
-                    if piece:
-                        yield piece
-                    return
-                piece.append(reply)
-            yield piece
+        return filter(None, Replies(self._socket, request))
 
     def _next(self) -> int:
         self._sequence = (self._sequence + 1) & 0x3FFFFFFF

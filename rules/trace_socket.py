@@ -6,7 +6,6 @@ import errno
 import os
 import select
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from typing import Final, Self
@@ -15,13 +14,9 @@ from rules import trace
 from rules.dump import dump_request, read_rules
 from rules.errors import KernelUnreachable
 from rules.expressions import Expression
-from rules.kernel import DAMAGED, RECEIVE_SIZE
 from rules.netlink import (
     GETRULE,
     NETLINK_ADD_MEMBERSHIP,
-    NETLINK_NETFILTER,
-    NLMSG_DONE,
-    NLMSG_ERROR,
     SO_RCVBUFFORCE,
     SOL_NETLINK,
     Message,
@@ -29,6 +24,7 @@ from rules.netlink import (
     error_of,
     messages,
 )
+from rules.netlink_socket import DAMAGED, RECEIVE_SIZE, Replies, open_socket
 from rules.objects import Table
 
 RECEIVE_BUFFER: Final = 16 << 20
@@ -45,10 +41,8 @@ class TraceSocket:
     def __init__(self) -> None:
         self._control = self._events = None
         try:
-            self._control = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
-            self._events = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
-            for sock in (self._control, self._events):
-                sock.bind((0, 0))
+            self._control = open_socket()
+            self._events = open_socket()
             self._events.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
             self._events.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, trace.NFNLGRP_NFTRACE)
         except OSError as error:
@@ -68,6 +62,7 @@ class TraceSocket:
                 sock.close()
 
     def start(self, wanted: trace.Wanted) -> None:
+        """A batch, which is answered by acknowledgements of several of its messages: not by Replies to one."""
         assert self._control
         try:
             self._control.send(trace.batch(f"{trace.PREFIX}{os.getpid()}", wanted, _SEQUENCE))
@@ -86,18 +81,11 @@ class TraceSocket:
         assert self._control
         found: dict[tuple[str, int], tuple[Expression, ...]] = {}
         try:
-            self._control.send(dump_request(GETRULE, table.family, _SEQUENCE, table.name))
-            while True:
-                for reply in messages(self._control.recv(RECEIVE_SIZE)):
-                    if reply.kind == NLMSG_DONE:
-                        return found
-                    if reply.kind == NLMSG_ERROR:
-                        code, _ = error_of(reply)
-                        if code:
-                            raise OSError(code, os.strerror(code))
-                        return found
+            for piece in Replies(self._control, dump_request(GETRULE, table.family, _SEQUENCE, table.name)):
+                for reply in piece:
                     for chain, rule in read_rules([reply], table.name):
                         found[chain, _handle(reply)] = rule
+            return found
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return {}
@@ -123,7 +111,7 @@ class TraceSocket:
             for reply in messages(data):
                 try:
                     event = trace.read(reply)
-                except (ValueError, LookupError, struct.error):
+                except DAMAGED:
                     continue  # of a newer kernel; the others still tell
                 if event:
                     yield event

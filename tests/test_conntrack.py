@@ -31,6 +31,7 @@ from proxy.state import State
 from proxy.udp import UdpChange, UdpFlows
 from rules.elements import endpoint, node_port_key, service_key
 from rules.kernel import Kernel
+from rules.netlink_socket import Replies
 from rules.objects import Family
 from tests.netns import Namespace, in_new_namespace
 
@@ -478,8 +479,7 @@ def test_the_kernel_chooses_by_address_port_and_protocol(table: Table) -> None:
     def replies(family: Family, address: bytes, number: bytes) -> int:
         """How many the kernel sends."""
         with FlowTable() as made:
-            made._socket.send(dump_request(0, family, address, number))
-            return len(list(made._replies()))
+            return sum(map(len, Replies(made._socket, dump_request(1, family, address, number))))
 
     address, number = socket.inet_aton("10.0.0.1"), (53).to_bytes(2) + b"\0\0"
     address6 = socket.inet_pton(socket.AF_INET6, "fd00::1")

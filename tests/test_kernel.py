@@ -16,6 +16,7 @@ import pytest
 from proxy.agent import explain
 from proxy.errors import KernelTooOld, NoPermission, RulesRefused
 from rules import expressions as e
+from rules import kernel as kernel_module
 from rules.errors import Failure, TransactionError, describe
 from rules.kernel import Kernel
 from rules.layout import LAYOUTS, Options
@@ -119,12 +120,12 @@ def test_replies_of_an_interrupted_dump_do_not_confuse_the_next(namespace: Names
     assert len(state.chains["pick-32"].rules) == 8
 
 
-def test_the_error_of_a_small_send_buffer_says_what_to_do() -> None:
+def test_the_error_of_a_small_send_buffer_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where SO_SNDBUFFORCE is not permitted (a user namespace), a batch may not fit."""
 
     def small() -> Kernel:
         kernel = Kernel()
-        kernel._force = lambda forced, plain, size: 4096  # type: ignore[method-assign]
+        monkeypatch.setattr(kernel_module, "enlarge", lambda *_: 4096)
         kernel._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         return kernel
 

@@ -21,7 +21,7 @@ from proxy.events import Event, Inbox, TablesTouched
 from proxy.neighbours import MAX_TOLD, Neighbours
 from proxy.state import State
 from rules import kernel as kernel_module
-from rules import neighbours
+from rules import neighbours, netlink_socket
 from rules.changes import Changes
 from rules.errors import KernelUnreachable
 from rules.kernel import Kernel
@@ -338,7 +338,8 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.kinds: Counter[int] = Counter()
-        monkeypatch.setattr(kernel_module, "messages", self._messages)
+        for module in (kernel_module, netlink_socket):
+            monkeypatch.setattr(module, "messages", self._messages)
 
     def _messages(self, data: bytes) -> Iterator[Message]:
         for one in messages(data):

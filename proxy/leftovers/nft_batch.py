@@ -18,13 +18,10 @@ from rules.netlink import (
     DELCHAIN,
     DELRULE,
     DELTABLE,
-    NETLINK_CAP_ACK,
-    NETLINK_NETFILTER,
     NLM_F_ACK,
     NLMSG_ERROR,
     SO_RCVBUFFORCE,
     SO_SNDBUFFORCE,
-    SOL_NETLINK,
     attribute,
     batch_mark,
     error_of,
@@ -32,10 +29,10 @@ from rules.netlink import (
     messages,
     text,
 )
+from rules.netlink_socket import RECEIVE_SIZE, open_socket
 from rules.objects import Family
 
 NUMBERS: Final[dict[FamilyName, Family]] = {"ip": Family.IPV4, "ip6": Family.IPV6}
-RECEIVE_SIZE: Final = 1 << 18
 PATIENCE: Final = 60.0
 """Seconds for the kernel's answer: it is there when send returns."""
 _U64 = struct.Struct(">Q")
@@ -70,16 +67,14 @@ def _of_own(own: Iterable[tuple[FamilyName, str]]) -> Iterator[Change]:
 
 
 def _send(changes: Sequence[Change]) -> None:
+    """Up to the first refusal, of any of them, or the last one's acknowledgement: not Replies to one."""
     parts = [batch_mark(BATCH_BEGIN, 1)]
     last = len(changes) + 1
     for sequence, (kind, family, body, _) in enumerate(changes, 2):
         parts.append(message(kind, NLM_F_ACK if sequence == last else 0, sequence, family, body))
     parts.append(batch_mark(BATCH_END, last + 1))
     data = b"".join(parts)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER) as sock:
-        sock.settimeout(PATIENCE)
-        sock.bind((0, 0))
-        sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
+    with open_socket(timeout=PATIENCE) as sock:
         sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 4 << 20)
         # The kernel counts its own overhead; twice the size is more than it ever needs.
         sock.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, max(1 << 20, 2 * len(data)))

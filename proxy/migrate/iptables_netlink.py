@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from rules.foreign import Changed, Reader
+from rules.netlink_socket import DAMAGED
 from rules.objects import Family, Table
 from rules.xtables import text_of
 
 TABLES: Final = ("filter", "nat")
 TRIES: Final = 5
-DAMAGED: Final = (ValueError, LookupError, struct.error)
 _POLICIES: Final = {0: "DROP", 1: "ACCEPT"}
 
 

@@ -4,7 +4,6 @@ table is listed."""
 from __future__ import annotations
 
 import errno
-import struct
 from typing import Final
 
 from proxy.detect.evidence import Place
@@ -15,10 +14,10 @@ from proxy.migrate.nft_family import NftEntries, read_family
 from proxy.migrate.nft_table import NAME, NftTable, read_table
 from proxy.migrate.notes import Notes
 from rules.foreign import Changed, Reader
+from rules.netlink_socket import DAMAGED
 from rules.objects import Family
 
 REMEDY: Final = "look at it with nft list table ip kube-proxy (or ip6); restarting kube-proxy writes its rules anew"
-DAMAGED: Final = (ValueError, LookupError, struct.error)
 NO_NFTABLES: Final = (errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.EINVAL, errno.EOPNOTSUPP)
 
 

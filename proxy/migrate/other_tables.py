@@ -20,6 +20,7 @@ from proxy.migrate.facts import BaseChain, ForwardFilter, MarkUse, Translation
 from proxy.migrate.other_rules import Seen, look
 from rules.foreign import ForeignExpression, decode
 from rules.netlink import GETRULE, NETLINK_NETFILTER, SUBSYSTEM, attributes, text
+from rules.netlink_socket import DAMAGED
 from rules.objects import Family
 
 OURS: Final = frozenset({"iptables", "iptables-legacy", "kube-proxy", "kube-proxy-nft"})
@@ -57,7 +58,7 @@ class OtherTables:
             try:
                 rules = _rules(family, name)
                 self._take(family, name, bases, rules)
-            except (OSError, ValueError, LookupError, struct.error) as error:
+            except (OSError, *DAMAGED) as error:
                 remedy = "run it as root, or look at the table with nft list table"
                 self.unread.append(Unread(f"nftables table {family} {name}", str(error), remedy))
 

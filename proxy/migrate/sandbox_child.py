@@ -22,9 +22,7 @@ from typing import Final
 
 from rules.netlink import (
     GETSETELEM,
-    NETLINK_CAP_ACK,
     NETLINK_EXT_ACK,
-    NETLINK_NETFILTER,
     NLM_F_DUMP,
     NLMSG_DONE,
     NLMSG_ERROR,
@@ -37,10 +35,10 @@ from rules.netlink import (
     messages,
     text,
 )
+from rules.netlink_socket import RECEIVE_SIZE, enlarge, open_socket
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 BUFFER: Final = 256 << 20
-RECEIVE_SIZE: Final = 1 << 18
 FRAME: Final = struct.Struct("=cI")
 ELEM_LIST_TABLE, ELEM_LIST_SET, ELEM_LIST_ELEMENTS = 1, 2, 3
 CAP_NET_ADMIN: Final = 12
@@ -50,12 +48,10 @@ _OWN: Final = "/proc/self/ns/net"
 def main() -> int:
     try:
         how = _leave()
-        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
-        sock.bind((0, 0))
-        sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
+        sock = open_socket()
         sock.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
-        _force(sock, SO_RCVBUFFORCE, socket.SO_RCVBUF, 4 << 20)
-        _say({"how": how, "buffer": _force(sock, SO_SNDBUFFORCE, socket.SO_SNDBUF, BUFFER)})
+        enlarge(sock, SO_RCVBUFFORCE, socket.SO_RCVBUF, 4 << 20)
+        _say({"how": how, "buffer": enlarge(sock, SO_SNDBUFFORCE, socket.SO_SNDBUF, BUFFER)})
     except OSError as error:
         _say({"errno": error.errno or errno.EIO, "step": error.filename or "socket"})
         return 1
@@ -96,16 +92,8 @@ def _unshare(flags: int) -> None:
         raise OSError(code, os.strerror(code), "unshare")
 
 
-def _force(sock: socket.socket, forced: int, plain: int, size: int) -> int:
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, forced, size)
-    except PermissionError:
-        sock.setsockopt(socket.SOL_SOCKET, plain, size)
-    return sock.getsockopt(socket.SOL_SOCKET, plain)
-
-
 def _commit(sock: socket.socket, batch: bytes) -> list[tuple[int, int, int]]:
-    """What was refused; sequence 0: the batch as a whole."""
+    """What was refused; sequence 0: the batch as a whole. (Not Replies: each of its messages may be refused.)"""
     try:
         sock.send(batch)
     except OSError as error:
@@ -127,6 +115,7 @@ def _commit(sock: socket.socket, batch: bytes) -> list[tuple[int, int, int]]:
 
 
 def _count(sock: socket.socket, named: bytes) -> int:
+    """Up to the end, of which a refusal is one like others (not so of Replies): the parent compares the number."""
     family, (table, name) = named[0], named[1:].decode().split("\0")
     body = text(ELEM_LIST_TABLE, table) + text(ELEM_LIST_SET, name)
     sock.send(message(GETSETELEM, NLM_F_DUMP, 1, family, body))
