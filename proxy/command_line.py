@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from proxy import __version__, config_report, flags, logs
+from proxy import __version__, config_report, flags, logs, subcommand
 from proxy.detect import arguments as detect
 from proxy.errors import EXIT_CODES
 from proxy.explain import arguments as explain
 from proxy.migrate import arguments as migrate
 from proxy.ownership import CHOICES
 from proxy.status import arguments as status
+from proxy.subcommand import some_text
 from proxy.trace import arguments as trace
 
 _OURS: Final = ("-h", "--help", "--version")
@@ -33,33 +34,29 @@ def version() -> str:
     return __version__
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """No wider than people read, whatever the terminal's width is."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30, width=flags.HELP_WIDTH)
-
-
 def _parser() -> argparse.ArgumentParser:
     codes = "\n".join(f"  {code:3}  {meaning}" for code, meaning in EXIT_CODES.items())
     parser = argparse.ArgumentParser(
         prog="kube-proxy-nft",
         description="Kubernetes Services in nftables: a kube-proxy whose changes cost the same in clusters of any size.",
         epilog=f"exit codes:\n{codes}",
-        formatter_class=_Help,
+        formatter_class=subcommand.Help,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"kube-proxy-nft {version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    run = _command(commands, "run", "program this node, and follow what changes until SIGTERM or SIGINT")
+    run = subcommand.add(commands, "run", "program this node, and follow what changes until SIGTERM or SIGINT")
     run.usage = "kube-proxy-nft [run] [--config FILE] [--kubeconfig FILE | --manifests DIR] [FLAG ...]"
     _config(run)
     run.add_argument(
-        "--kubeconfig", metavar="FILE", type=_path, help="how to reach the API server (default: the in-cluster account)"
+        "--kubeconfig",
+        metavar="FILE",
+        type=some_text,
+        help="how to reach the API server (default: the in-cluster account)",
     )
     run.add_argument(
-        "--manifests", metavar="DIR", type=_path, help="take the objects from a directory of manifests instead"
+        "--manifests", metavar="DIR", type=some_text, help="take the objects from a directory of manifests instead"
     )
     _node(run)
     run.add_argument("--once", action="store_true", help="program everything once, then exit")
@@ -90,16 +87,18 @@ def _parser() -> argparse.ArgumentParser:
     run.epilog = textwrap.fill(
         "Together with --config, those of kube-proxy's flags that set what the file sets are ignored, and the log says so. "
         "--hostname-override, -v, the flags for logs, and those that are no settings count.",
-        flags.HELP_WIDTH,
+        subcommand.HELP_WIDTH,
     )
 
-    show = _command(commands, "render", "print the tables that a directory of manifests yields, touching nothing")
+    show = subcommand.add(commands, "render", "print the tables that a directory of manifests yields, touching nothing")
     _config(show)
-    show.add_argument("--manifests", metavar="DIR", type=_path, required=True, help="a directory of manifests")
+    show.add_argument("--manifests", metavar="DIR", type=some_text, required=True, help="a directory of manifests")
     _node(show)
     _log_level(show)
 
-    clean = _command(commands, "cleanup", "remove our tables from this node, or what kube-proxy left, and nothing else")
+    clean = subcommand.add(
+        commands, "cleanup", "remove our tables from this node, or what kube-proxy left, and nothing else"
+    )
     clean.add_argument(
         "--kube-proxy",
         action="store_true",
@@ -115,48 +114,34 @@ def _parser() -> argparse.ArgumentParser:
     )
     _log_level(clean)
 
-    config = _command(commands, "config", "look at a configuration").add_subparsers(
+    config = subcommand.add(commands, "config", "look at a configuration").add_subparsers(
         dest="config_command", required=True, metavar="COMMAND"
     )
-    check = _command(
+    check = subcommand.add(
         config, "check", "print what a configuration means with all defaults, and say what is wrong with it"
     )
     check.add_argument(
-        "file", metavar="FILE", type=_path, help="a KubeProxyConfiguration (v1alpha1); -: standard input"
+        "file", metavar="FILE", type=some_text, help="a KubeProxyConfiguration (v1alpha1); -: standard input"
     )
     check.add_argument(
         "-o", "--output", choices=config_report.FORMATS, default="yaml", help="how to print it (default: yaml)"
     )
     _log_level(check)
 
-    _log_level(detect.add_parser(commands, formatter_class=_Help))
-    _log_level(explain.add_parser(commands, formatter_class=_Help))
-    _log_level(status.add_parser(commands, formatter_class=_Help))
-    _log_level(trace.add_parser(commands, formatter_class=_Help))
+    _log_level(detect.add_parser(commands))
+    _log_level(explain.add_parser(commands))
+    _log_level(status.add_parser(commands))
+    _log_level(trace.add_parser(commands))
 
-    for part in migrate.add_parser(commands, formatter_class=_Help):
+    for part in migrate.add_parser(commands):
         _log_level(part)
 
     commands.add_parser("demo", help="see it work in network namespaces on this machine", add_help=False)
     return parser
 
 
-def _command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
-    text = f"{summary[0].upper()}{summary[1:]}."
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=text, formatter_class=_Help, allow_abbrev=False
-    )
-    return parser
-
-
-def _path(text: str) -> str:
-    if not text:  # an unset variable in a script: not the same as leaving the option out
-        raise argparse.ArgumentTypeError("it is empty")
-    return text
-
-
 def _config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", type=_path, help="a KubeProxyConfiguration (v1alpha1)")
+    parser.add_argument("--config", metavar="FILE", type=some_text, help="a KubeProxyConfiguration (v1alpha1)")
 
 
 def _node(parser: argparse.ArgumentParser) -> None:

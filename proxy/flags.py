@@ -13,6 +13,7 @@ from proxy.config_fields import FIELDS
 from proxy.config_reader import Given
 from proxy.config_values import BadValue
 from proxy.errors import UsageError
+from proxy.subcommand import HELP_WIDTH
 
 
 def _boolean(text: str) -> bool:
@@ -58,9 +59,6 @@ def _gates(text: str) -> dict[str, bool]:
 def _vmodule(text: str) -> list[dict[str, Any]]:
     pairs = _pairs(text, "pairs such as file=2,other*=4")
     return [{"filePattern": pattern, "verbosity": _integer(value)} for pattern, value in pairs]
-
-
-HELP_WIDTH: Final = 96
 
 
 class Kind(NamedTuple):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
+from proxy import subcommand
 from proxy.detect import versions
+from proxy.subcommand import some_text
 
 NAME: Final = "detect"
 SUMMARY: Final = "say what of kube-proxy's modes will break with which version of Kubernetes, here or in a cluster"
@@ -20,28 +22,21 @@ the pod's account, in this order.
 """
 
 
-def add_parser(commands: Any, **style: Any) -> argparse.ArgumentParser:
-    """Add the command to argparse's subparsers; `style` goes to the new parser, which is returned."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        NAME,
-        help=SUMMARY,
-        description=f"{SUMMARY[0].upper()}{SUMMARY[1:]}.",
-        epilog=_EPILOG,
-        allow_abbrev=False,
-        **({"formatter_class": argparse.RawDescriptionHelpFormatter} | style),
-    )
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to argparse's subparsers."""
+    parser = subcommand.add(commands, NAME, SUMMARY, _EPILOG)
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--config",
         metavar="FILE",
-        type=_text,
+        type=some_text,
         help="judge this file, and read nothing of the machine; -: standard input",
     )
     where.add_argument("--all-nodes", action="store_true", help="judge the whole cluster, through its API server alone")
     parser.add_argument(
         "--kubeconfig",
         metavar="FILE",
-        type=_text,
+        type=some_text,
         help="how to reach the API server; with --config: to ask its version",
     )
     parser.add_argument(
@@ -50,11 +45,11 @@ def add_parser(commands: Any, **style: Any) -> argparse.ArgumentParser:
         type=_version,
         help="judge by this version, such as 1.37, not the cluster's",
     )
-    parser.add_argument("--node", metavar="NAME", type=_text, help="this node's name (default: the host's)")
+    parser.add_argument("--node", metavar="NAME", type=some_text, help="this node's name (default: the host's)")
     parser.add_argument(
         "--proxy-url",
         metavar="URL",
-        type=_text,
+        type=some_text,
         action="append",
         help="where this node's kube-proxy serves /proxyMode, if not on port 10249 of the loopback; may be repeated",
     )
@@ -64,12 +59,6 @@ def add_parser(commands: Any, **style: Any) -> argparse.ArgumentParser:
         "--watch", action="store_true", help="print it again when something changes, until SIGINT or SIGTERM"
     )
     return parser
-
-
-def _text(text: str) -> str:
-    if not text:  # an unset variable in a script
-        raise argparse.ArgumentTypeError("it is empty")
-    return text
 
 
 def _version(text: str) -> str:

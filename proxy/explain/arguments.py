@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
+from proxy import subcommand
+
 SUMMARY: Final = "say where a connection goes, with which chances, and why not elsewhere"
 _EPILOG: Final = """\
 FROM   outside | node | an address | pod/NAME | pod/NAMESPACE/NAME
@@ -16,16 +18,9 @@ what the rules in this node's kernel do with it, and where the two differ.
 """
 
 
-def add_parser(commands: Any, **style: Any) -> argparse.ArgumentParser:
-    """Add the command to argparse's subparsers; `style` goes to the new parser, which is returned."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "explain",
-        help=SUMMARY,
-        description=f"{SUMMARY[0].upper()}{SUMMARY[1:]}.",
-        epilog=_EPILOG,
-        allow_abbrev=False,
-        **({"formatter_class": argparse.RawDescriptionHelpFormatter} | style),
-    )
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to argparse's subparsers."""
+    parser = subcommand.add(commands, "explain", SUMMARY, _EPILOG)
     parser.add_argument("source", metavar="FROM", help="who connects")
     parser.add_argument("target", metavar="TO", help="to what")
     where = parser.add_mutually_exclusive_group()

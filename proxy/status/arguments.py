@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
+from proxy import subcommand
+
 SUMMARY: Final = "say how the agent on this node is: Services, last sync, repairs, what is left out"
 PORT: Final = 10249
 """Of metricsBindAddress, unless it says otherwise."""
@@ -15,16 +17,9 @@ No proxy is used.
 """
 
 
-def add_parser(commands: Any, **style: Any) -> argparse.ArgumentParser:
-    """Add the command to argparse's subparsers; `style` goes to the new parser, which is returned."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "status",
-        help=SUMMARY,
-        description=f"{SUMMARY[0].upper()}{SUMMARY[1:]}.",
-        epilog=_EPILOG,
-        allow_abbrev=False,
-        **({"formatter_class": argparse.RawDescriptionHelpFormatter} | style),
-    )
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to argparse's subparsers."""
+    parser = subcommand.add(commands, "status", SUMMARY, _EPILOG)
     parser.add_argument(
         "--url",
         metavar="URL",

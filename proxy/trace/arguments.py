@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
+from proxy import subcommand
+
 SUMMARY: Final = "follow the first packets of new connections through the kernel's tables"
 _EPILOG: Final = """\
 TO is ADDRESS:PORT or ADDRESS:PORT/udp, as the client has it: 10.96.0.10:53/udp, [fd00::a]:443.
@@ -14,16 +16,9 @@ happens.
 """
 
 
-def add_parser(commands: Any, **style: Any) -> argparse.ArgumentParser:
-    """Add the command to argparse's subparsers; `style` goes to the new parser, which is returned."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "trace",
-        help=SUMMARY,
-        description=f"{SUMMARY[0].upper()}{SUMMARY[1:]}.",
-        epilog=_EPILOG,
-        allow_abbrev=False,
-        **({"formatter_class": argparse.RawDescriptionHelpFormatter} | style),
-    )
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to argparse's subparsers."""
+    parser = subcommand.add(commands, "trace", SUMMARY, _EPILOG)
     parser.add_argument("target", metavar="TO", help="where the connections go to")
     parser.add_argument("--from", dest="source", metavar="ADDRESS", help="only those that come from there")
     parser.add_argument("--connections", metavar="N", type=_count, default=1, help="end after so many (default: 1)")
