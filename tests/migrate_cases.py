@@ -13,9 +13,10 @@ from proxy.detect.evidence import Place
 from proxy.migrate import checks, ours
 from proxy.migrate.case import Case
 from proxy.migrate.compare import compare
-from proxy.migrate.entries import Beside, Dataplane, Entry, Unread
+from proxy.migrate.entries import Beside, Dataplane, Entry
 from proxy.migrate.facts import Facts, Interface, Listener, NodeFacts
 from proxy.migrate.report import Finding, Proof
+from proxy.unread import Unread
 from tests.migrate_facts import ETH0, facts, live
 from tests.objects import Object, endpoint_slice, service
 

@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from proxy.migrate import ours
-from proxy.migrate.entries import Dataplane, Entry, ModeName, Unread
+from proxy.migrate.entries import Dataplane, Entry, ModeName
 from proxy.migrate.facts import Facts, Interface, NodeFacts, PresentProxy
 from proxy.migrate.iptables_entries import of_text as of_iptables
 from proxy.migrate.ipvs_entries import of_text as of_ipvs
 from proxy.migrate.modes import There, made, name_of
 from proxy.model import KINDS
+from proxy.unread import Unread
 from rules.objects import Family
 from tests.dataplanes import DATA, recorded
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from proxy.migrate.entries import Dataplane, Unread
+from proxy.migrate.entries import Dataplane
 from proxy.migrate.facts import Interface, Listener, NodeFacts, Translation
+from proxy.unread import Unread
 from rules.elements import endpoint, node_port_key, service_key
 from rules.objects import Family
 from tests.migrate_cases import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.migrate.entries import Unread
+from proxy.unread import Unread
 from tests.migrate_cases import NODE_PORT, STICKY, WEB, Row, raw, running, unlisted
 from tests.migrate_facts import facts
 from tests.objects import endpoint_slice, service

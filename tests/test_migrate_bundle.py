@@ -19,7 +19,7 @@ from proxy.detect.evidence import ConfiguredMode, KubeChains, Place
 from proxy.errors import SourceError, UsageError
 from proxy.migrate import bundle
 from proxy.migrate.bundle_text import parse_key
-from proxy.migrate.entries import Beside, Dataplane, Entry, Unread
+from proxy.migrate.entries import Beside, Dataplane, Entry
 from proxy.migrate.facts import (
     BaseChain,
     Facts,
@@ -30,9 +30,10 @@ from proxy.migrate.facts import (
     NodeFacts,
     PresentProxy,
 )
-from proxy.migrate.objects import reduced
 from proxy.migrate.report import Proof
 from proxy.model import convert
+from proxy.snapshot import reduced
+from proxy.unread import Unread
 from rules.elements import describe_key, endpoint, node_port_key, service_key
 from rules.objects import Family
 from tests.migrate_nodes import objects

@@ -14,10 +14,10 @@ from proxy.detect.evidence import IpvsTable, ServedMode
 from proxy.migrate import checks, ours
 from proxy.migrate.case import Case
 from proxy.migrate.compare import compare
-from proxy.migrate.entries import Unread
 from proxy.migrate.facts import NodeFacts
 from proxy.migrate.report import Proof
 from proxy.services import IPVS_SCHEDULERS
+from proxy.unread import Unread
 from tests.migrate_cases import (
     ACCEPTED,
     FILE,

@@ -15,11 +15,12 @@ from msgspec.structs import replace
 from proxy.migrate import ours
 from proxy.migrate.compare import WORST_FIRST, Comparison, choose, compare
 from proxy.migrate.differences import merged
-from proxy.migrate.entries import Dataplane, Entry, ModeName, Unread
+from proxy.migrate.entries import Dataplane, Entry, ModeName
 from proxy.migrate.facts import Facts
 from proxy.migrate.judge import report
 from proxy.migrate.report import Proof, Result
 from proxy.model import KINDS, kind_of
+from proxy.unread import Unread
 from rules.elements import endpoint, node_port_key, service_key
 from rules.objects import Family
 from tests import histories

@@ -14,12 +14,12 @@ import yaml
 
 from proxy.detect.evidence import ConfiguredMode, Version
 from proxy.errors import ConfigError, SourceError
-from proxy.migrate import judge, objects, ours
-from proxy.migrate.entries import Unread
+from proxy.migrate import judge, ours
 from proxy.migrate.facts import Facts
 from proxy.migrate.gather import Wanted, gather
 from proxy.migrate.report import Proof
 from proxy.trouble import Trouble
+from proxy.unread import Unread
 from tests import cluster_api
 from tests.cluster_api import Answer, ClusterApi
 from tests.migrate_nodes import REPO, config, write_manifests
@@ -490,8 +490,3 @@ def test_evidence_is_the_cluster_s(kubeadm: Cluster) -> None:
     found = facts(kubeadm)
     kinds = {type(item) for item in found.evidence}
     assert {ConfiguredMode, Version} <= kinds
-
-
-def test_reduced_kinds_have_names_for_people() -> None:
-    assert set(objects.PLURAL) == set(ours.PLURAL)
-    assert objects.PLURAL == ours.PLURAL

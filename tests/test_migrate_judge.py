@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from proxy.cli import main
 from proxy.migrate import ours
-from proxy.migrate.entries import Dataplane, Unread
+from proxy.migrate.entries import Dataplane
 from proxy.migrate.facts import Facts, ForwardFilter, NodeFacts, Translation
 from proxy.migrate.iptables_nat import translations
 from proxy.migrate.iptables_save import parse
@@ -20,6 +20,7 @@ from proxy.migrate.judge import report
 from proxy.migrate.output_words import present_proxy
 from proxy.migrate.plan import plan
 from proxy.migrate.report import EXIT_CODES, Proof, Report
+from proxy.unread import Unread
 from rules.fake import FakeKernel
 from rules.layout import LAYOUTS
 from rules.objects import Family

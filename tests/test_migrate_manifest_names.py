@@ -6,8 +6,8 @@ import os
 import socket
 from pathlib import Path
 
-from proxy.migrate import objects
-from proxy.migrate.manifest_names import no_files
+from proxy import snapshot
+from proxy.manifest_names import no_files
 
 
 def told(directory: Path) -> dict[str, str]:
@@ -50,6 +50,6 @@ def test_the_rest_is_read_and_the_report_tells(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "broken.yaml").write_text("a: [")
     (tmp_path / "round.json").symlink_to("round.json")
-    found = objects.from_manifests(str(tmp_path), lambda what, count: None, ["n"], None)
+    found = snapshot.from_manifests(str(tmp_path), lambda what, count: None, ["n"], None)
     named = {Path(one.what.removeprefix("manifest ")).name for one in found.unread if one.what.startswith("manifest /")}
     assert named == {"pipe.yaml", "broken.yaml", "round.json"}

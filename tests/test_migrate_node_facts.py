@@ -13,11 +13,11 @@ from proxy.detect.host_files import HostFiles
 from proxy.detect.kernel_support import KernelFiles
 from proxy.detect.processes import RunningProxy
 from proxy.migrate import accounting, base_chains, cni, iptables_facts, listeners, node_facts, others
-from proxy.migrate.entries import Unread
 from proxy.migrate.facts import Listener, MarkUse, NodeFacts
 from proxy.migrate.iptables_save import Saved, parse
 from proxy.migrate.node_facts import platform, sysctls
 from proxy.migrate.others import Others
+from proxy.unread import Unread
 from rules.objects import Family
 from tests import migrate_nodes as nodes
 from tests.dataplanes import inside, needs, recorded

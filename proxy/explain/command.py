@@ -19,10 +19,10 @@ from proxy.explain import pods, show
 from proxy.explain.answer import Answer, answer
 from proxy.explain.question import questions
 from proxy.explain.world import world
-from proxy.migrate.entries import Unread
-from proxy.migrate.objects import Objects, from_api, from_manifests
 from proxy.model import NODE
+from proxy.snapshot import Objects, from_api, from_manifests
 from proxy.trouble import Trouble
+from proxy.unread import Unread
 from rules.dump import TableState
 from rules.errors import KernelUnreachable
 from rules.interpret import NotUnderstood

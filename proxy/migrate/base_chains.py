@@ -17,8 +17,8 @@ from proxy.detect.kernel_support import Support, could_be_there
 from proxy.detect.netlink import Netlink
 from proxy.detect.unreadable import PERMISSION
 from proxy.migrate import legacy_chains
-from proxy.migrate.entries import Unread
 from proxy.migrate.facts import BaseChain, Hook
+from proxy.unread import Unread
 from rules.netlink import GETCHAIN, NETLINK_NETFILTER, SUBSYSTEM, attributes
 
 CHAIN_TABLE, CHAIN_NAME, CHAIN_HOOK, CHAIN_POLICY, CHAIN_USE, CHAIN_TYPE = 1, 3, 4, 5, 6, 7

@@ -12,9 +12,10 @@ import msgspec
 from msgspec import Struct
 
 from proxy.detect.evidence import Evidence
-from proxy.migrate.entries import Beside, Dataplane, Entry, ModeName, Refusal, Unread
+from proxy.migrate.entries import Beside, Dataplane, Entry, ModeName, Refusal
 from proxy.migrate.facts import Facts, Interface, Listener, NodeFacts, PresentProxy
 from proxy.migrate.report import Proof
+from proxy.unread import Unread
 from rules.elements import Sources, describe_key, endpoint, node_port_key, service_key
 from rules.objects import PROTOCOL_NAMES, PROTOCOLS, Family
 

@@ -7,11 +7,11 @@ from itertools import chain
 from typing import Final
 
 from proxy.migrate.case import Case, finding
-from proxy.migrate.entries import Unread
 from proxy.migrate.facts import Facts
 from proxy.migrate.modes import ANNOTATION
 from proxy.migrate.report import Finding
 from proxy.migrate.wording import many, service_of, services, some
+from proxy.unread import Unread
 
 MOST: Final = 0.5
 FEW: Final = 3

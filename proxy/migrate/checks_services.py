@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from proxy.manifest_names import FILE
 from proxy.migrate.case import Case, finding
-from proxy.migrate.manifest_names import FILE
 from proxy.migrate.modes import CLAIMED, SOURCES
 from proxy.migrate.ours import node_addresses
 from proxy.migrate.report import Finding

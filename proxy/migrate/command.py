@@ -16,11 +16,11 @@ from proxy.migrate import bundle, judge, ours, progress
 from proxy.migrate.access import Connect
 from proxy.migrate.facts import Facts
 from proxy.migrate.gather import Wanted, gather
-from proxy.migrate.objects import Progress
 from proxy.migrate.ours import Ours
 from proxy.migrate.proof import prove
 from proxy.migrate.report import Proof, Report
 from proxy.migrate.whole_file import write
+from proxy.snapshot import Progress
 
 LOG = structlog.get_logger()
 

@@ -12,8 +12,8 @@ from proxy.config import parse_config
 from proxy.config_fields import FIELDS, SECTIONS
 from proxy.config_file import API_VERSION, KIND, Leaves
 from proxy.errors import UserError
-from proxy.migrate.entries import Unread
 from proxy.migrate.present import put
+from proxy.unread import Unread
 
 _REMEDY: Final = "correct it: a kube-proxy that is started anew with it would end"
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from proxy.migrate.entries import Unread
 from proxy.migrate.wording import address_text, service_of
+from proxy.unread import Unread
 from rules.elements import ServicePort, address_of, describe_key, is_node_port
 from rules.objects import PROTOCOL_NAMES
 

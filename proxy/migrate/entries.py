@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from proxy.unread import Unread
 from rules.elements import ServicePort, Sources
 
 ModeName = Literal["iptables", "ipvs", "nftables", "kube-proxy-nft"]
@@ -43,14 +44,6 @@ class Entry(Struct, frozen=True, gc=False):
     connections: int = 0
     doubtful: bool = False
     damaged: bool = False
-
-
-class Unread(Struct, frozen=True):
-    """Something that was not read: what, why, and what to do about it."""
-
-    what: str
-    cause: str
-    remedy: str = ""
 
 
 EVERYBODY: Final = "all"

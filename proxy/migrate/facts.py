@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from proxy.detect.evidence import Evidence
-from proxy.migrate.entries import Dataplane, Unread
+from proxy.migrate.entries import Dataplane
 from proxy.migrate.report import Proof
+from proxy.unread import Unread
 
 FORMAT: Final = "kube-proxy-nft/migration-facts/v1"
 Hook = Literal["prerouting", "input", "forward", "output", "postrouting", "ingress", "egress"]

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from proxy import __version__
+from proxy import __version__, snapshot
 from proxy import config_values as values
 from proxy.addresses import Network
 from proxy.detect import cluster, interfaces, processes, proxy_ports
@@ -27,16 +27,17 @@ from proxy.detect.scope import Scope
 from proxy.detect.versions import NEWEST
 from proxy.detect.versions import parse as parse_version
 from proxy.errors import SourceError
-from proxy.migrate import access, identity, listeners, live, node_facts, objects, present_cluster, present_host
+from proxy.migrate import access, identity, listeners, live, node_facts, present_cluster, present_host
 from proxy.migrate.configuration import usable
-from proxy.migrate.entries import Dataplane, Unread
+from proxy.migrate.entries import Dataplane
 from proxy.migrate.facts import Facts, NodeFacts, PresentProxy
 from proxy.migrate.given_config import read_given
 from proxy.migrate.identity import Machine
-from proxy.migrate.objects import Objects, Progress
 from proxy.migrate.present import Found
 from proxy.migrate.present_host import OnHost
 from proxy.nodes import read_node
+from proxy.snapshot import Objects, Progress
+from proxy.unread import Unread
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 METRICS_PORT: Final = 10249
@@ -131,7 +132,7 @@ class _Gathering:
         """The Node; of manifests, all objects."""
         choose = None if self._wanted.node else lambda nodes: identity.choose(nodes, machine)
         if self._wanted.manifests:
-            return objects.from_manifests(self._wanted.manifests, self._progress, names, choose)
+            return snapshot.from_manifests(self._wanted.manifests, self._progress, names, choose)
         transport = access.connect(self._wanted.kubeconfig, self._environment, host, self._files, self._connect)
         self._reader = ApiReader(transport)
         self._progress(f"API server {self._reader.server}", 0)
@@ -139,14 +140,14 @@ class _Gathering:
         if self._reader.is_gone and isinstance(version, Unreadable):
             raise SourceError(self._reader.server, version.cause, version.remedy)
         self._evidence.append(version)
-        return objects.node_from_api(self._reader, self._progress, names, choose)
+        return snapshot.node_from_api(self._reader, self._progress, names, choose)
 
     def _objects(self, found: Objects) -> None:
         """The rest of them, from the API server."""
         if self._reader is None:
             return
         before = len(found.unread)
-        objects.add_from_api(self._reader, self._progress, found)
+        snapshot.add_from_api(self._reader, self._progress, found)
         if self._reader.is_gone or (found.unread and not any(found.items.values())):
             first = [*found.unread[before:], *found.unread][0]
             raise SourceError(

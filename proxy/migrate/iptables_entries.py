@@ -15,11 +15,12 @@ from proxy.detect.kernel_support import KernelFiles
 from proxy.detect.kube_chains import classify
 from proxy.detect.unreadable import because
 from proxy.migrate import iptables_netlink
-from proxy.migrate.entries import Beside, Dataplane, Entry, Unread
+from proxy.migrate.entries import Beside, Dataplane, Entry
 from proxy.migrate.iptables_family import FamilyEntries, read_family
 from proxy.migrate.iptables_programs import Patience, ProgramError, Variant, save
 from proxy.migrate.iptables_save import Saved, parse
 from proxy.migrate.notes import Notes
+from proxy.unread import Unread
 from rules.objects import Family
 
 TABLES: Final = ("nat", "filter")

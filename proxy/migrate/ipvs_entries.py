@@ -9,8 +9,9 @@ from proxy.detect.ipset_members import Members
 from proxy.detect.ipvs_table import UNKNOWN_TIME, Server, parse_proc, parse_saved
 from proxy.detect.kernel_support import KernelFiles, could_be_there
 from proxy.detect.unreadable import PERMISSION
-from proxy.migrate.entries import Dataplane, Unread
+from proxy.migrate.entries import Dataplane
 from proxy.migrate.ipvs_merge import dataplane, is_stray, of_kube_proxy
+from proxy.unread import Unread
 from rules.elements import address_of
 
 NETLINK, PROC = "netlink", "/proc/net/ip_vs"

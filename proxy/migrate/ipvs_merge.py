@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from proxy.detect.ipset_members import HEALTH_CHECKS, LOOP_BACK, Members, Range
 from proxy.detect.ipvs_table import Server
-from proxy.migrate.entries import Beside, Dataplane, Entry, Unread
+from proxy.migrate.entries import Beside, Dataplane, Entry
+from proxy.unread import Unread
 from rules.elements import Sources, address_range, describe_key, node_port_key, service_key
 from rules.objects import PROTOCOLS, Family
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from proxy.migrate import checks, checks_rules, ours
 from proxy.migrate.case import Case
 from proxy.migrate.compare import WORST_FIRST, Comparison, compare, is_blind
-from proxy.migrate.entries import Unread
 from proxy.migrate.facts import Facts
 from proxy.migrate.ours import Ours
 from proxy.migrate.plan import plan
 from proxy.migrate.report import EXIT_CODES, Counts, Finding, Gap, Present, Proof, Report
 from proxy.migrate.verdict import verdict
 from proxy.migrate.wording import many
+from proxy.unread import PLURAL, Unread
 from rules.objects import Family
 
 
@@ -24,7 +24,7 @@ def report(facts: Facts, proof: Proof, made: Ours | None = None) -> Report:
     comparison = compare(facts, made)
     found = checks.findings(Case(facts, made, comparison, proof))
     seen = facts.here.is_this_node and not checks_rules.unread_parts(facts)
-    missing = made.unread & frozenset(ours.PLURAL)
+    missing = made.unread & frozenset(PLURAL)
     decided, reasons = verdict(found, missing, compared=comparison.compared, seen=seen)
     mode = facts.present.mode or comparison.mode
     return Report(

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 from proxy.detect.kernel_support import KernelFiles
 from proxy.migrate import base_chains, iptables_entries, ipvs_entries, nft_entries
-from proxy.migrate.entries import Dataplane, Unread
+from proxy.migrate.entries import Dataplane
 from proxy.migrate.facts import BaseChain
 from proxy.migrate.iptables_entries import Seen
 from proxy.migrate.iptables_programs import Patience, ProgramError
 from proxy.migrate.others import Others
 from proxy.migrate.proof import missing_features
+from proxy.unread import Unread
 from rules.errors import KernelUnreachable
 
 Read = Callable[[], Dataplane | None]

@@ -9,10 +9,11 @@ from typing import Final
 from proxy.detect.evidence import Place
 from proxy.detect.kernel_support import KernelFiles, Support, could_be_there
 from proxy.detect.unreadable import because
-from proxy.migrate.entries import Beside, Dataplane, Unread
+from proxy.migrate.entries import Beside, Dataplane
 from proxy.migrate.nft_family import NftEntries, read_family
 from proxy.migrate.nft_table import NAME, NftTable, read_table
 from proxy.migrate.notes import Notes
+from proxy.unread import Unread
 from rules.foreign import Changed, Reader
 from rules.netlink_socket import DAMAGED
 from rules.objects import Family

@@ -15,9 +15,9 @@ from proxy.detect.kernel_support import KernelFiles
 from proxy.detect.netlink import NETLINK_ROUTE, Netlink
 from proxy.detect.processes import RunningProxy
 from proxy.migrate import accounting, cni, iptables_facts, listeners
-from proxy.migrate.entries import Unread
 from proxy.migrate.facts import BaseChain, ForwardFilter, Interface, MarkUse, NodeFacts
 from proxy.migrate.others import VARIANTS, Others
+from proxy.unread import Unread
 from rules.netlink import attributes
 
 SYSCTLS: Final = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from proxy.migrate.entries import Unread
+from proxy.unread import Unread
 
 NAMED: Final = 100
 """Of each cause so many are named; the rest is counted."""

@@ -15,9 +15,9 @@ from typing import Final, Literal
 from proxy.addresses import Network
 from proxy.detect.netlink import Netlink
 from proxy.migrate.base_chains import FAMILIES
-from proxy.migrate.entries import Unread
 from proxy.migrate.facts import BaseChain, ForwardFilter, MarkUse, Translation
 from proxy.migrate.other_rules import Seen, look
+from proxy.unread import Unread
 from rules.foreign import ForeignExpression, decode
 from rules.netlink import GETRULE, NETLINK_NETFILTER, SUBSYSTEM, attributes, text
 from rules.netlink_socket import DAMAGED

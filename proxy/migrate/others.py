@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from proxy.addresses import Network
 from proxy.migrate import iptables_facts, iptables_nat, iptables_netlink, ipvs_chains, ipvs_shapes, legacy_chains
-from proxy.migrate.entries import Dataplane, Unread
+from proxy.migrate.entries import Dataplane
 from proxy.migrate.facts import BaseChain, ForwardFilter, MarkUse, Translation
 from proxy.migrate.iptables_programs import Patience, ProgramError, Variant, save
 from proxy.migrate.iptables_save import Saved, parse
 from proxy.migrate.notes import Notes
 from proxy.migrate.other_tables import OtherTables
+from proxy.unread import Unread
 from rules.elements import family_of
 from rules.objects import Family
 

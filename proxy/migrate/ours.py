@@ -26,6 +26,7 @@ from proxy.reading import read as reduce
 from proxy.services import Name, ServiceInfo
 from proxy.settings import Settings, settings
 from proxy.state import Problem, State
+from proxy.unread import PLURAL
 from rules.diff import scratch
 from rules.elements import ServicePort
 from rules.layout import LAYOUTS
@@ -36,7 +37,6 @@ from rules.transaction import Operation
 
 _ORDER: Final = (NODE, SERVICE_CIDR, SERVICE, ENDPOINT_SLICE)
 IPVS_INTERFACE: Final = "kube-ipvs0"
-PLURAL: Final = {SERVICE: "Services", ENDPOINT_SLICE: "EndpointSlices", SERVICE_CIDR: "ServiceCIDRs", NODE: "Nodes"}
 
 
 class Ours(Struct):

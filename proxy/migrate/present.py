@@ -21,7 +21,7 @@ from proxy.detect.words import Word
 from proxy.detect.yaml_lines import Value, field_name, read_yaml
 from proxy.errors import ConfigError, UsageError
 from proxy.flags import FLAGS, GivenFlags
-from proxy.migrate.entries import Unread
+from proxy.unread import Unread
 
 Read = Callable[[str], bytes]
 """The content of a file that a command line names. Raises OSError."""

@@ -14,11 +14,11 @@ from proxy.detect.evidence import ConfiguredMode, Evidence, Place
 from proxy.detect.launch import Launch
 from proxy.detect.words import words
 from proxy.detect.yaml_lines import Value, from_object
-from proxy.migrate.entries import Unread
 from proxy.migrate.present import Found, of_flags, of_text
 from proxy.migrate.present_host import of_k3s
 from proxy.model import DECODE_ERRORS
 from proxy.trouble import NONSENSE, Trouble
+from proxy.unread import Unread
 
 USUAL: Final = ("kube-system", "kube-proxy")
 KEYS: Final = ("config.conf", "config", "config.yaml")

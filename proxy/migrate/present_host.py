@@ -27,8 +27,8 @@ from proxy.detect.started import k3s_layers
 from proxy.detect.text import decode
 from proxy.detect.words import Word, words
 from proxy.detect.yaml_lines import Value, read_yaml
-from proxy.migrate.entries import Unread
 from proxy.migrate.present import Found, of_flags, of_text, put
+from proxy.unread import Unread
 
 K3S_CLUSTER_CIDR: Final = "10.42.0.0/16"
 """Of k3s and RKE2, where their configuration says nothing else."""

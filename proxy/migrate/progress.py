@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from proxy.migrate.objects import Progress
+from proxy.snapshot import Progress
 
 
 @contextlib.contextmanager

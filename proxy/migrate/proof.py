@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from proxy.migrate.entries import Unread
 from proxy.migrate.report import Proof
 from proxy.migrate.sandbox import NotAllowed, Sandbox
+from proxy.unread import Unread
 from rules.errors import TransactionError
 from rules.objects import Family, Set
 from rules.probe import probe

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from proxy.migrate.ours import PLURAL
 from proxy.migrate.report import Finding, Verdict
 from proxy.model import ENDPOINT_SLICE, SERVICE
+from proxy.unread import PLURAL
 
 _MUST: Final = (SERVICE, ENDPOINT_SLICE)
 """Without these nothing can be said."""

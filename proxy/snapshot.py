@@ -1,4 +1,4 @@
-"""The cluster's objects as a migration report needs them: reduced to what a proxy reads, from an API server or from files.
+"""The cluster's objects, read once: reduced to what a proxy reads, from an API server or from files.
 
 Reads only: get and list. What cannot be read is told, and the rest goes on without it.
 """
@@ -12,29 +12,22 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from proxy import model
+from proxy import manifest_names, model
 from proxy.detect.api_reader import ApiReader
 from proxy.events import Inbox, Replace
 from proxy.manifests import ManifestSource
-from proxy.migrate import manifest_names
-from proxy.migrate.entries import Unread
 from proxy.model import ENDPOINT_SLICE, NODE, SERVICE, SERVICE_CIDR, BadObject, KubeObject, Node
 from proxy.nodes import ZONE_LABEL
 from proxy.resources import Resource, resources
 from proxy.services import SCHEDULER_ANNOTATION
 from proxy.trouble import Trouble
+from proxy.unread import PLURAL, Unread
 
 Choose = Callable[[Iterable[Node]], str] | None
 """Given the Nodes, read as far as it needs, the name of one of them; '' for none."""
 Progress = Callable[[str, int], None]
 """Hears of what is being read, and how many there are by now."""
 
-PLURAL: Final = {
-    SERVICE: "Services",
-    ENDPOINT_SLICE: "EndpointSlices",
-    SERVICE_CIDR: "ServiceCIDRs",
-    NODE: "Nodes",
-}
 LABELS: Final = frozenset(
     {model.LABEL_SERVICE_NAME, model.LABEL_PROXY_NAME, model.LABEL_HEADLESS, ZONE_LABEL, "kubernetes.io/hostname"}
 )

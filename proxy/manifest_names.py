@@ -8,7 +8,7 @@ import stat
 from typing import Final
 
 from proxy.manifest_parse import is_manifest
-from proxy.migrate.entries import Unread
+from proxy.unread import Unread
 
 FILE: Final = "manifest "
 """What each Unread of a file begins with."""
