@@ -13,6 +13,7 @@ import pytest
 
 from proxy.migrate import output_html
 from proxy.migrate.report import Report
+from proxy.web_page import parts
 from tests import migrate_reports
 from tests.test_migrate_output import HOSTILE, REPORTS, reports
 
@@ -82,7 +83,7 @@ def test_only_the_pages_own_style_and_script_are_allowed() -> None:
 
 
 def test_the_script_makes_no_html() -> None:
-    script = output_html._file("page.js")
+    script = parts("proxy.migrate").script
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|<!--|</script", script)
 
 

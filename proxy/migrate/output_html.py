@@ -5,13 +5,9 @@ All that comes from outside is escaped before it is put together (`_escaped`), o
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 from collections.abc import Iterable, Sequence
 from functools import cache
-from importlib import resources
-from string import Template
 from typing import Final
 
 import msgspec
@@ -20,6 +16,7 @@ from msgspec import structs
 from proxy.migrate import output_words as words
 from proxy.migrate.report import EntryRow, Finding, Report, ServiceRow, Step
 from proxy.migrate.wording import many
+from proxy.web_page import parts
 
 MOST_STATIC_ROWS: Final = 100
 """Services that differ, for a reader without JavaScript."""
@@ -41,19 +38,15 @@ _PLACES: Final = {result: place for place, result in enumerate(_RESULTS)}
 
 
 def render(report: Report) -> str:
-    page, style, script = _file("page.html"), _file("page.css"), _file("page.js")
+    it = parts(__package__)
     services = words.by_harm(report.services)
     head = words.mapped(structs.replace(report, services=()), _escaped)
-    policy = (
-        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; img-src data:; base-uri 'none';"
-        " form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-    )
     different = words.differing(services) if report.compared else []
     more = len(different) - MOST_STATIC_ROWS
-    return Template(page).substitute(
-        policy=policy,
-        style=style,
-        script=script,
+    return it.page.substitute(
+        policy=it.policy,
+        style=it.style,
+        script=it.script,
         data=_data(report, services),
         state="" if report.compared else "uncompared",
         node=head.node,
@@ -79,15 +72,6 @@ def render(report: Report) -> str:
 
 
 @cache
-def _file(name: str) -> str:
-    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    return text.replace("\r\n", "\n")
-
-
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
 def _escaped(text: str) -> str:
     return html.escape(words.readable(text))
 

@@ -3,13 +3,9 @@ for the view of the agent that it is given."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Mapping
 from functools import cache
 from http import HTTPStatus
-from importlib import resources
-from string import Template
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -19,6 +15,7 @@ from msgspec import Struct
 from proxy.http_message import Request, Response, only_reads
 from proxy.status import services
 from proxy.status.view import View
+from proxy.web_page import parts
 
 PAGE: Final = "/"
 SUMMARY: Final = "/status/summary"
@@ -100,21 +97,7 @@ def _problem(status: HTTPStatus, what: str) -> Response:
 
 @cache
 def _page() -> Response:
-    page, style, script = (_file(f"page.{kind}") for kind in ("html", "css", "js"))
-    policy = (
-        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; connect-src 'self'; img-src data:;"
-        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script';"
-        " trusted-types 'none'"
-    )
-    headers = _COMMON | {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": policy}
-    body = Template(page).substitute(style=style, script=script).encode()
+    it = parts(__package__, "connect-src 'self'", "frame-ancestors 'none'")
+    headers = _COMMON | {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": it.policy}
+    body = it.page.substitute(style=it.style, script=it.script).encode()
     return Response(HTTPStatus.OK, body, headers)
-
-
-def _file(name: str) -> str:
-    found = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    return found.replace("\r\n", "\n")
-
-
-def _digest(content: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
