@@ -3,7 +3,8 @@
 The obvious layout has one verdict map, service port -> `goto pick-N`. Ours has a map service port -> N. Measured, in
 network namespaces of this machine, both with the same Services in them:
 - the kernel's time for a transaction that changes one Service's number of endpoints (elements only, acknowledged);
-- connect() to a Service of 1 to 1,000 endpoints, interleaved with connect() to no Service at all.
+- connect() to a Service of 1 to 1,000 endpoints, interleaved with connect() to no Service at all; through ours also with a
+  priority of the packet's own (SO_PRIORITY).
 Needs root and nft.
 """
 
@@ -33,6 +34,7 @@ COUNTS = (1, 2, 3, 10, 100, 1000)
 PORT = 8080
 CHANGES = 100
 CONNECTIONS = 40 * 50
+PRIORITY = "numbers, priority"
 FIRST = 0x0A600100  # 10.96.1.0
 
 
@@ -195,6 +197,7 @@ def connects(namespaces: dict[str, Namespace]) -> None:
                 for _ in range(50):
                     client = socket.socket()
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 6 if name == PRIORITY else 0)
                     started = time.perf_counter_ns()
                     client.connect(to)
                     times.setdefault((name, count), []).append((time.perf_counter_ns() - started) / 1e3)
@@ -218,11 +221,12 @@ def main() -> None:
             medians.append(statistics.median(change(i) for i in range(CHANGES)) * 1e3)
             namespace.close()
         print(f"{services:>20} {medians[0]:12.4f} {medians[1]:12.4f}")
-    namespaces = {"no Service": Namespace(), "verdict map": Namespace(), "numbers": Namespace()}
+    namespaces = {name: Namespace() for name in ("no Service", "verdict map", "numbers", PRIORITY)}
     for namespace in namespaces.values():
         prepare(namespace)
     by_verdict_map(namespaces["verdict map"], 10_000)
-    by_numbers(namespaces["numbers"], 10_000)
+    for name in ("numbers", PRIORITY):
+        by_numbers(namespaces[name], 10_000)
     connects(namespaces)
 
 
