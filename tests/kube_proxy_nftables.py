@@ -69,11 +69,12 @@ class _Nftables:
         for hook, priority in (("prerouting", -100), ("output", -100)):
             self.chain(f"nat-{hook}", f"type nat hook {hook} priority {priority}", "jump services")
         self.chain("nat-postrouting", "type nat hook postrouting priority 100", "jump masquerading")
-        self.chain(
-            "filter-prerouting-pre-dnat",
-            "type filter hook prerouting priority -110",
-            "ct state new jump firewall-check",
-        )
+        for hook in ("prerouting", "output"):
+            self.chain(
+                f"filter-{hook}-pre-dnat",
+                f"type filter hook {hook} priority -110",
+                "ct state new jump firewall-check",
+            )
         self.chain(
             "filter-input",
             "type filter hook input priority 0",

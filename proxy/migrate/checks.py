@@ -103,7 +103,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     _check("scheduler-annotation", "info", "the annotation `kube-proxy-nft/scheduler`", checks_rules.annotated),
     # The live rules.
     _check("stale-rules", "change", "live rules that are not what the objects ask for", checks_rules.stale),
-    _check("rules-damaged", "change", "live rules that cannot be meant: a jump that is gone, half of a Service's session"
+    _check("rules-damaged", "change", "live rules that cannot be meant: a jump that is gone, a base chain at another"
+           " hook, priority or policy, half of a Service's session"
            " affinity", checks_rules.damaged),
     _check("rules-unread", "change", "live rules that could not be read, or not all of them", checks_rules.unread),
     _check("no-rules", "change", "a node without any rules where a proxy is configured", checks_rules.none),

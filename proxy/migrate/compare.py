@@ -16,7 +16,6 @@ from msgspec import Struct
 from proxy.addresses import Network
 from proxy.config_values import BadValue, cidrs
 from proxy.migrate.differences import Known, differences, result_of
-from proxy.migrate.doubtful import Damaged, Doubtful
 from proxy.migrate.entries import Dataplane, Entry
 from proxy.migrate.facts import Facts, PresentProxy
 from proxy.migrate.modes import There, made, name_of
@@ -120,7 +119,7 @@ def _compare(
     connections: Counter[str] = Counter()
     schedulers: Counter[str] = Counter()
     texts: dict[bytes, str] = {}
-    doubtful, damaged, uneven = Doubtful(dataplane.unread), Damaged(dataplane.remarks), _uneven(dataplane, ours)
+    uneven = _uneven(dataplane, ours)
     for key, port in ours.ports.items():
         both = made(port, ours.services.get(name_of(port)), there, ours)
         entry = live.pop(key, None)
@@ -141,10 +140,10 @@ def _compare(
         known = Known(dataplane.mode, endpoints, whole, ours.knows_node, key in ours.rivals)
         differs = () if entry == both.here == both.there else tuple(differences(entry, both, known))
         differs = (*differs, _WEIGHTS) if key in uneven else differs
-        differs = differs or ((_DAMAGED,) if entry.damaged or damaged.concerns(port) else ())
+        differs = differs or ((_DAMAGED,) if entry.damaged else ())
         _remember(port.name, differs, found)
         result = result_of(differs)
-        if result == "same" and (not endpoints or entry.doubtful or doubtful.concerns(port)):
+        if result == "same" and (not endpoints or entry.doubtful):
             result = "not-compared"
         rows.setdefault(service, []).append(_row(port, result, differs, texts))
     for entry in _theirs(live.values(), facts, ours):

@@ -45,6 +45,7 @@ IPVS_JUMPS: Final[tuple[Jump, ...]] = (
     ("filter", "INPUT", "KUBE-NODE-PORT", "load balancers' health checks may not be let in"),
     ("filter", "INPUT", "KUBE-IPVS-FILTER", "programs of this node answer at Services' addresses"),
 )
+BASES: Final = frozenset({"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"})
 CONCERNED: Final = {
     ("nat", SERVICES): "all",
     ("nat", POSTROUTING): "all",
@@ -97,6 +98,10 @@ class Base:
             if to not in rules or (table == "filter" and not rules[to].spans):
                 continue
             where = f"{self._family.nft} {table}: {base}"
+            if base in BASES and base in rules and not rules[base].policy:
+                self._notes.remark(f"{where} is no base chain: no packet comes to it", otherwise)
+                self.concerned.add(CONCERNED.get((table, to), ""))
+                continue
             before: list[Rule] = []
             is_narrow = False
             for rule in self._rules(rules, base):

@@ -18,13 +18,12 @@ from proxy.migrate import iptables_netlink
 from proxy.migrate.entries import Beside, Dataplane, Entry
 from proxy.migrate.iptables_family import FamilyEntries, read_family
 from proxy.migrate.iptables_programs import Patience, ProgramError, Variant, save
-from proxy.migrate.iptables_save import Saved, parse
+from proxy.migrate.iptables_save import Saved, is_whole, parse
 from proxy.migrate.notes import Notes
 from proxy.unread import Unread
 from rules.objects import Family
 
 TABLES: Final = ("nat", "filter")
-INCOMPATIBLE: Final = b"is incompatible, use 'nft' tool."
 REMEDY: Final = "look at it with iptables-save and ip6tables-save; restarting kube-proxy writes its rules anew"
 
 Text = bytes | bytearray | str
@@ -126,7 +125,7 @@ def _variant(
     def printed(family: Family) -> Text:
         try:
             done = save(variant, family, patience)
-            if variant == "legacy" or INCOMPATIBLE not in done.text:
+            if variant == "legacy" or is_whole(done.text):
                 sources.append(done.source)
                 return done.text
         except ProgramError as error:

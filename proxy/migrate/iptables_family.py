@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
-from ipaddress import ip_network
 from typing import Final
 
 from msgspec import Struct
@@ -23,7 +23,6 @@ from proxy.migrate.iptables_base import (
 )
 from proxy.migrate.iptables_chains import (
     EXTERNAL_CHAINS,
-    HARMLESS,
     MARK_MASQUERADE,
     NOT_OURS,
     SERVICE_CHAINS,
@@ -31,11 +30,12 @@ from proxy.migrate.iptables_chains import (
     Marking,
     text_of,
 )
+from proxy.migrate.iptables_doubts import Doubt, Doubts, is_doubtful
 from proxy.migrate.iptables_keys import PROTOCOLS, is_of_key, key_of, one_address, value_of
 from proxy.migrate.iptables_save import Rule, Saved, Table
 from proxy.migrate.notes import Notes
 from proxy.migrate.outcomes import Outcome, Source
-from rules.elements import address_of, address_range, describe_key, node_port_key
+from rules.elements import address_of, describe_key, endpoint, node_port_key, service_key
 from rules.objects import Family
 
 LOOPBACK: Final = "127.0.0.0/8"
@@ -57,12 +57,13 @@ class FamilyEntries(Struct):
 
 
 class _Route(Struct):
-    """The rules for one key, in order."""
+    """The rules for one key, in order. leads: the number of the first one that leads on; 0: none does."""
 
     rules: list[Rule]
     name: str = ""
     external: bool = False
     doubtful: bool = False
+    leads: int = 0
 
 
 class _Verdict(Struct):
@@ -88,9 +89,9 @@ class _Reader:
         self._guarded: set[bytes] = set()
         self._cluster_ips: dict[bytes, Marking | None] = {}
         """Key of a clusterIP -> who is masqueraded on the way to it; None: nobody."""
-        self._doubtful: list[tuple[bytes, bytes]] = []
-        """Ranges of addresses that a rule which was not understood is about."""
-        self._doubtful_ports = self._doubtful_guards = False
+        self._doubts = Doubts()
+        self._leads_to_ports = 0
+        """The number of the first rule in KUBE-SERVICES that leads to NodePorts; 0: there is none."""
 
     def read(self) -> FamilyEntries:
         base = Base(self._family, self._nat, self._filter, self._rules, self._notes)
@@ -104,6 +105,9 @@ class _Reader:
         base.check(JUMPS, mark, {address_of(key) for key in keys if len(key) != 9})
         found = {key: self._entry(key, self._routes.get(key), self._verdicts.get(key)) for key in sorted(keys)}
         pods = self._pods(found) if self._cluster_ips else None
+        self._refused_endpoints(found)
+        self._doubts.node_addresses = self._addresses
+        self._doubts.cluster_ips = {address_of(key) for key in self._cluster_ips}
         entries = [self._with_common(entry, base) for entry in found.values()]
         addresses = None if self._addresses is None else tuple(self._addresses)
         return FamilyEntries(entries, addresses, self._localhost, mark, pods, base.health_checks())
@@ -117,12 +121,7 @@ class _Reader:
             or ("guarded" in base.concerned and entry.sources is not None)
             or (is_node_port and self._addresses == [])
         )
-        if is_node_port:
-            doubtful = self._doubtful_ports
-        else:
-            address = address_of(entry.key)
-            doubtful = any(first <= address <= last for first, last in self._doubtful)
-        doubtful |= self._doubtful_guards and entry.sources is not None
+        doubtful = bool(self._doubts) and self._is_doubted(entry)
         if not damaged and not doubtful:
             return entry
         return replace(entry, doubtful=entry.doubtful or doubtful, damaged=entry.damaged or damaged)
@@ -133,33 +132,53 @@ class _Reader:
     def _note(self, rule: Rule, table: str) -> None:
         self._notes.add(f"{self._family.nft} {table}: {text_of(rule)}", NOT_OURS)
 
-    def _doubt(self, rule: Rule, table: str) -> None:
-        """Of a rule among those of all Services: what it is about is not known well enough."""
-        self._note(rule, table)
-        if rule.target in HARMLESS:
+    def _refused_endpoints(self, found: dict[bytes, Entry]) -> None:
+        """What is refused in the table filter may be no Service, but an endpoint."""
+        refused: dict[int, set[bytes]] = {}
+        for key in self._verdicts.keys() - self._routes.keys():
+            if len(key) != 9:
+                refused.setdefault(key[-8], set()).add(endpoint(address_of(key), int.from_bytes(key[-4:-2])))
+        if not refused:
             return
-        try:
-            network = ip_network(value_of(rule, "-d"))
-        except ValueError:
-            self._doubt_all(rule)
-        else:
-            self._doubtful.append(address_range(network))
+        for key, entry in list(found.items()):
+            for end in (entry.endpoints | entry.outside) & refused.get(key[-8], set()):
+                self._notes.remark(_called(key, entry.name), "one of its endpoints is refused, or dropped")
+                found[key] = replace(entry, damaged=True)
+                found.pop(service_key(end[:-4], key[-8], int.from_bytes(end[-4:-2])), None)
 
-    def _doubt_all(self, rule: Rule) -> None:
-        if rule.target not in HARMLESS:
-            self._doubtful.append((bytes(self._family.address_size), b"\xff" * self._family.address_size))
-            self._doubtful_ports = True
+    def _is_doubted(self, entry: Entry) -> bool:
+        route = self._routes.get(entry.key)
+        leads = route.leads if route and route.leads else sys.maxsize
+        if len(entry.key) == 9:
+            return self._doubts.concern(entry, self._leads_to_ports or sys.maxsize, leads)
+        return self._doubts.concern(entry, leads, 0)
+
+    def _numbered(self, table: Table, chain: str, doubts: list[Doubt]) -> Iterator[tuple[int, Rule]]:
+        """A chain's rules and their numbers, from 1. What is no rule may be about all that comes by: doubts takes it."""
+        lines = table[chain].lines() if chain in table else iter(())
+        for number, line in enumerate(lines, 1):
+            found = list(self._chains.rules([line]))
+            if not found:
+                doubts.append(Doubt(Rule(chain, "?"), number))
+            yield from ((number, rule) for rule in found)
+
+    def _doubt(self, rule: Rule, number: int, doubts: list[Doubt], table: str) -> None:
+        """Of a rule among those of all Services."""
+        self._note(rule, table)
+        if is_doubtful(rule):
+            doubts.append(Doubt(rule, number))
 
     def _services(self) -> None:
         """KUBE-SERVICES: first those of an address and port, last those that lead to the NodePorts."""
-        for rule in self._rules(self._nat, SERVICES):
+        for number, rule in self._numbered(self._nat, SERVICES, self._doubts.services):
             key = self._key(rule)
             if rule.target == NODE_PORTS:
+                self._leads_to_ports = self._leads_to_ports or number
                 self._leads_to_node_ports(rule)
             elif key and (rule.target == MARK_MASQUERADE or rule.target.startswith(SERVICE_CHAINS)):
-                self._route(key, rule)
+                self._route(key, rule, number)
             else:
-                self._doubt(rule, "nat")
+                self._doubt(rule, number, self._doubts.services, "nat")
 
         if self._addresses == [] and NODE_PORTS in self._nat and self._nat[NODE_PORTS].spans:
             where = f"{self._family.nft} nat: {SERVICES} does not lead to {NODE_PORTS}"
@@ -168,31 +187,31 @@ class _Reader:
     def _node_ports(self) -> None:
         """KUBE-NODEPORTS. Beside each rule there may be one for 127.0.0.0/8, which counts the packets."""
         local: list[tuple[bytes, Rule]] = []
-        for rule in self._rules(self._nat, NODE_PORTS):
+        for number, rule in self._numbered(self._nat, NODE_PORTS, self._doubts.node_ports):
             key = self._key(rule, node_port=True)
             if key and (rule.target == MARK_MASQUERADE or rule.target.startswith(SERVICE_CHAINS)):
                 if value_of(rule, "-d") == LOOPBACK:
                     local.append((key, rule))
                     continue
-                self._route(key, rule)
+                self._route(key, rule, number)
                 if rule.option("-d"):  # at one address, or at all but one
                     self._note(rule, "nat")
                     self._routes[key].doubtful = True
             else:
-                self._note(rule, "nat")
-                self._doubtful_ports |= rule.target not in HARMLESS
+                self._doubt(rule, number, self._doubts.node_ports, "nat")
         for key, rule in local:
             route = self._routes.get(key)
             if route is None or all(rule.target != other.target for other in route.rules):
                 cause = "it leads elsewhere than the NodePort at other addresses does"
                 self._notes.remark(f"{self._family.nft} nat: {text_of(rule)}", cause)
 
-    def _route(self, key: bytes, rule: Rule) -> None:
+    def _route(self, key: bytes, rule: Rule, number: int) -> None:
         route = self._routes.get(key)
         if route is None:
             route = self._routes[key] = _Route([])
         name, kind = _name(rule)
         if rule.target != MARK_MASQUERADE:
+            route.leads = route.leads or number
             route.name = route.name or name
             route.external |= rule.target.startswith(EXTERNAL_CHAINS) or kind in ("external IP", "loadbalancer IP")
         if len(key) == 9:
@@ -225,7 +244,7 @@ class _Reader:
             self._note(rule, "nat")
 
     def _refusals(self, name: str) -> None:
-        for rule in self._rules(self._filter, name):
+        for number, rule in self._numbered(self._filter, name, self._doubts.refusing):
             key = self._key(rule)
             if not key and value_of(rule, "--dst-type") == "LOCAL":
                 key = self._key(rule, node_port=True)
@@ -233,17 +252,16 @@ class _Reader:
                 verdict = _Verdict("reject" if rule.target == "REJECT" else "drop", _name(rule)[0])
                 self._verdicts.setdefault(key, verdict)
             else:
-                self._doubt(rule, "filter")
+                self._doubt(rule, number, self._doubts.refusing, "filter")
 
     def _firewall(self) -> None:
         """KUBE-PROXY-FIREWALL drops what source ranges did not let through."""
-        for rule in self._rules(self._filter, FIREWALL):
+        for number, rule in self._numbered(self._filter, FIREWALL, self._doubts.guarding):
             key = self._key(rule)
             if key and rule.target == "DROP" and _is_plain(rule):
                 self._guarded.add(key)
             else:
-                self._note(rule, "filter")
-                self._doubtful_guards |= rule.target not in HARMLESS
+                self._doubt(rule, number, self._doubts.guarding, "filter")
 
     def _entry(self, key: bytes, route: _Route | None, verdict: _Verdict | None) -> Entry:
         refusal: Refusal = verdict.refusal if verdict else ""
@@ -333,7 +351,7 @@ class _Reader:
             if (mark := mark_of_target(rule)) and all(option.name == "--comment" for option in rule.matches):
                 return mark
             self._note(rule, "nat")
-            self._doubt_all(rule)
+            self._doubts.is_about_all |= is_doubtful(rule)
         self._notes.remark(
             f"{self._family.nft} nat: chain {MARK_MASQUERADE}", "it sets no mark: nothing is masqueraded"
         )

@@ -23,7 +23,8 @@ _LINES: Final = re.compile(
     rb"|(?P<comment>\#)[^\n]*+\n"
     rb"|[ \t\r]*+\n"
 )
-_INCOMPATIBLE: Final = re.compile(rb"# Table [`'](\S+?)' is incompatible")
+_INCOMPATIBLE: Final = re.compile(rb"# Table [`'](\S+?)' (?:is|contains) incompatible")
+_LEFT_OUT: Final = (b"' is incompatible, use 'nft' tool", b"' contains incompatible base-chains, use 'nft' tool")
 _START: Final = re.compile(r"(?:\[(\d+):(\d+)\] )?-A (\S+) ?")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"(?= |$)|([^\s"]++)', re.DOTALL)
@@ -152,6 +153,12 @@ def parse(text: bytes | bytearray | str) -> Saved:
     if table is not None:
         raise ValueError("it ends without COMMIT: this is not all of it")
     return Saved(tables, tuple(incompatible))
+
+
+def is_whole(text: bytes | bytearray | str) -> bool:
+    """Whether iptables-nft-save has not left out a table, because something else is in it, or its chains are at other hooks."""
+    data = text.encode() if isinstance(text, str) else text
+    return not any(said in data for said in _LEFT_OUT)
 
 
 def _chain(data: bytes | bytearray, found: re.Match[bytes]) -> Chain:

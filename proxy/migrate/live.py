@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from proxy.detect.kernel_support import KernelFiles
-from proxy.migrate import base_chains, iptables_entries, ipvs_entries, nft_entries
+from proxy.migrate import base_chains, chain_places, iptables_entries, ipvs_entries, nft_entries
 from proxy.migrate.entries import Dataplane
 from proxy.migrate.facts import BaseChain
 from proxy.migrate.iptables_entries import Seen
@@ -65,6 +65,7 @@ class Look:
                 self.others.with_chains(one, is_all=not rest and not unread) if one.mode == "ipvs" else one
                 for one in self.dataplanes
             ]
+            self.dataplanes = [chain_places.judged(one, self.chains) for one in self.dataplanes]
             self.unread += rest
         except BaseException as error:
             self._failure = error

@@ -9,19 +9,31 @@ from typing import Final
 
 from proxy.migrate.entries import EVERYBODY
 from proxy.migrate.nft_chains import CLUSTER_IPS, NftChains
+from proxy.migrate.nft_doubts import Doubt
+from proxy.migrate.nft_places import (
+    FORWARD,
+    INPUT,
+    OUTPUT,
+    POSTROUTING,
+    PREROUTING,
+    is_after_translation,
+    is_before_translation,
+    is_usual,
+    sees_states,
+    text_of,
+)
 from proxy.migrate.nft_rules import Action, Condition, Step
 from proxy.migrate.nft_table import NftTable
 from proxy.migrate.notes import Notes
 from proxy.migrate.outcomes import merged
 from rules.elements import Sources
 from rules.expressions import Verdict
-from rules.foreign import TABLE_DORMANT
+from rules.foreign import TABLE_DORMANT, ForeignChain
 
 SERVICE_IPS, NODE_PORTS = "service-ips", "service-nodeports"
 NO_ENDPOINTS, NO_NODE_PORTS = "no-endpoint-services", "no-endpoint-nodeports"
 FIREWALL, HAIRPINS, UNALLOCATED = "firewall-ips", "hairpin-connections", "cluster-ips-check"
 NEW, INVALID = 8, 1  # of a connection's state
-PREROUTING, INPUT, FORWARD, OUTPUT, POSTROUTING = range(5)
 PATHS: Final = (
     ("nat", PREROUTING, SERVICE_IPS, "connections from pods and from outside reach no Service"),
     ("nat", OUTPUT, SERVICE_IPS, "connections from this node reach no Service"),
@@ -30,6 +42,7 @@ PATHS: Final = (
     ("filter", OUTPUT, NO_ENDPOINTS, "connections from this node to Services without endpoints are not refused"),
     ("filter", INPUT, NO_NODE_PORTS, "connections to NodePorts without endpoints are not refused"),
     ("filter", PREROUTING, FIREWALL, "source ranges keep nobody out"),
+    ("filter", OUTPUT, FIREWALL, "source ranges do not keep out what this node sends"),
 )
 """Maps that some base chain has to ask: its type, its hook, the map, and what follows if it does not."""
 
@@ -38,9 +51,9 @@ class NftBase:
     def __init__(self, table: NftTable, chains: NftChains, notes: Notes) -> None:
         self._table, self._chains, self._notes = table, chains, notes
         self.concerned: set[str] = set()
-        """Maps whose keys' traffic is not as it should be; "all": everybody's."""
-        self.doubtful = False
-        """A rule that everything passes was not understood."""
+        """Maps and sets whose keys' traffic is not as it should be; "all": everybody's."""
+        self.doubts: list[Doubt] = []
+        """Rules on the way of all packets that were not understood."""
 
     def check(self) -> None:
         """That packets come by at all, and are masqueraded."""
@@ -49,11 +62,11 @@ class NftBase:
             self._all_concerned(table, "it is dormant: none of its rules is in force")
         for base in self._table.bases:
             if base.policy == 0:
-                self._all_concerned(f"{table}: chain {base.name}", "its policy is drop")
-        for chain, step in self._on_the_way():
-            if not self._is_known(step):
-                self._chains.note(chain, step)
-                self.doubtful |= bool(step.actions)
+                rest = "what is led to no Service" if base.type == "nat" else "what no rule of it accepts"
+                self._all_concerned(f"{table}: {text_of(base)}", f"its policy is drop: {rest} is dropped")
+            self._check_place(table, base)
+        for base in self._table.bases:
+            self._check_way(base)
         for kind, hook, map_name, otherwise in PATHS:
             if map_name not in self._table.maps:
                 self._notes.remark(f"{table}: map {map_name}", "it is not there")
@@ -61,7 +74,9 @@ class NftBase:
                 self._notes.remark(f"{table}: no base chain leads to map {map_name}", otherwise)
                 self.concerned.add(map_name)
         masquerading = [
-            step for step in self._reached("nat", POSTROUTING) if _masquerades(step) and self._is_known(step)
+            step
+            for chain, step in self._reached("nat", POSTROUTING)
+            if _masquerades(step) and self._is_known(chain, step)
         ]
         if self._chains.mark and not self._is_masqueraded(marked=True):
             self._all_concerned(table, "nothing is masqueraded" + (" but hairpin connections" if masquerading else ""))
@@ -120,14 +135,64 @@ class NftBase:
         if UNALLOCATED not in self._table.chains:
             return
         for hook in (FORWARD, OUTPUT):
-            ends = [step for step in self._reached("filter", hook) if _is_about_cluster_ips(step)]
+            ends = [step for _, step in self._reached("filter", hook) if _is_about_cluster_ips(step)]
             if self._table.members.get(CLUSTER_IPS) and not ends:
                 where = f"{table}: {'forward' if hook == FORWARD else 'output'}"
                 self._notes.remark(where, "what goes to a clusterIP's other ports is not refused")
 
     def _is_asked(self, kind: str, hook: int, map_name: str) -> bool:
-        steps = (step for step in self._reached(kind, hook) if self._is_known(step))
+        steps = (step for chain, step in self._reached(kind, hook) if self._is_known(chain, step))
         return any(asks(action, map_name) for step in steps for action in step.actions)
+
+    def _check_place(self, table: str, base: ForeignChain) -> None:
+        """That a base chain sees packets as it has to: with a Service's address, or with an endpoint's."""
+        steps = [step for _, step in self._from(base)]
+        where = f"{table}: {text_of(base)}"
+        asks_state = any(
+            _needs_state(condition)
+            for chain in self._under(base)
+            for step in self._table.chains.get(chain, ())
+            for condition in step.conditions
+        )
+        if base.type == "filter" and base.hook in (PREROUTING, OUTPUT):
+            if not sees_states(base) and asks_state:
+                cause = (
+                    "it comes before connections are tracked: none is new to it, and its rules for new ones do nothing"
+                )
+                self._notes.remark(where, cause)
+            elif not is_before_translation(base) and any(asks(a, FIREWALL) for s in steps for a in s.actions):
+                cause = "it comes when destinations have been translated: source ranges keep nobody out"
+                self._notes.remark(where, cause)
+                self.concerned.add(FIREWALL)
+            elif not is_after_translation(base) and any(map(self._ends_cluster_ips, steps)):
+                cause = "it comes before destinations are translated: connections to all clusterIPs are refused"
+                self._notes.remark(where, cause)
+                self.concerned.add(CLUSTER_IPS)
+            else:
+                self._check_priority(where, base)
+        elif base.type != "nat":  # those are judged beside other programs'
+            self._check_priority(where, base)
+
+    def _check_priority(self, where: str, base: ForeignChain) -> None:
+        if not is_usual(base):
+            self._notes.remark(where, "kube-proxy gives it another priority; no packet fares differently by that alone")
+
+    def _ends_cluster_ips(self, step: Step) -> bool:
+        """Whether it refuses or drops what goes to clusterIPs."""
+        is_drop = [(action.kind, action.code) for action in step.actions] == [("verdict", Verdict.DROP)]
+        return _is_about_cluster_ips(step) or (is_drop and step in self._table.chains.get(UNALLOCATED, ()))
+
+    def _check_way(self, base: ForeignChain) -> None:
+        """That what comes by a base chain meets no rule that kube-proxy does not write."""
+        for chain in self._under(base):
+            asked: set[str] = set()
+            for step in self._table.chains.get(chain, ()):
+                if not self._is_known(chain, step):
+                    self._chains.note(chain, step)
+                    if step.actions:
+                        self.doubts.append(Doubt(base, step, frozenset(asked)))
+                    continue
+                asked |= {str(a.value) for a in step.actions if a.kind == "dispatch"}
 
     def _all_concerned(self, what: str, cause: str) -> None:
         self._notes.remark(what, cause)
@@ -164,20 +229,7 @@ class NftBase:
     def _bit(self) -> bytes:
         return self._chains.mark.to_bytes(4, sys.byteorder)
 
-    def _on_the_way(self) -> Iterator[tuple[str, Step]]:
-        """Rules of base chains, and of those that they jump to: what packets pass before a map says where to."""
-        waiting = [base.name for base in self._table.bases]
-        seen = set(waiting)
-        while waiting:
-            chain = waiting.pop()
-            for step in self._table.chains.get(chain, ()):
-                yield chain, step
-                for action in step.actions:
-                    if action.kind == "verdict" and str(action.value) and str(action.value) not in seen:
-                        seen.add(str(action.value))
-                        waiting.append(str(action.value))
-
-    def _is_known(self, step: Step) -> bool:
+    def _is_known(self, chain: str, step: Step) -> bool:
         """Whether kube-proxy writes such a rule there."""
         if step.unknown:
             return False
@@ -197,7 +249,7 @@ class NftBase:
                 return all(map(_is_of_new, step.conditions))
             case "verdict" if action.code == Verdict.DROP and kinds == ["state"]:  # v1.29, of what is invalid
                 return step.conditions[0].value == INVALID.to_bytes(4, sys.byteorder)
-            case "verdict" if action.code == Verdict.DROP:
+            case "verdict" if action.code == Verdict.DROP and chain == UNALLOCATED:
                 return len(kinds) == 1 and kinds[0] in ("destination", "destination-in") and _is_positive(step)
             case "verdict" if action.code == Verdict.RETURN:  # up to v1.32, of what has no mark
                 return step.conditions == (Condition("mark", self._bit),)
@@ -208,17 +260,30 @@ class NftBase:
                 return is_marked or kinds in ([], ["status", "hairpin"])  # up to v1.32: behind a rule that returns
         return False
 
-    def _reached(self, kind: str, hook: int) -> Iterator[Step]:
-        """All rules of base chains, and of those that they jump to."""
-        waiting = [base.name for base in self._table.bases if (base.type, base.hook) == (kind, hook)]
-        seen = set(waiting)
-        while waiting:
-            for step in self._table.chains.get(waiting.pop(), ()):
-                yield step
+    def _reached(self, kind: str, hook: int) -> Iterator[tuple[str, Step]]:
+        """All rules of base chains, and of those that they jump to, and the chains that they are in."""
+        for base in self._table.bases:
+            if (base.type, base.hook) == (kind, hook):
+                yield from self._from(base)
+
+    def _from(self, base: ForeignChain) -> Iterator[tuple[str, Step]]:
+        """The same of one base chain; but for what no packet gets to there."""
+        for chain in self._under(base, sees_states(base)):
+            for step in self._table.chains.get(chain, ()):
+                if sees_states(base) or not any(map(_needs_state, step.conditions)):
+                    yield chain, step
+
+    def _under(self, base: ForeignChain, has_states: bool = True) -> list[str]:
+        """A base chain, and those that its rules jump to."""
+        found = [base.name]
+        for chain in found:
+            for step in self._table.chains.get(chain, ()):
+                if not has_states and any(map(_needs_state, step.conditions)):
+                    continue
                 for action in step.actions:
-                    if action.kind == "verdict" and str(action.value) and str(action.value) not in seen:
-                        seen.add(str(action.value))
-                        waiting.append(str(action.value))
+                    if action.kind == "verdict" and str(action.value) and str(action.value) not in found:
+                        found.append(str(action.value))
+        return found
 
 
 def asks(action: Action, map_name: str) -> bool:
@@ -233,6 +298,12 @@ def _is_of_new(condition: Condition) -> bool:
     """Of a connection's state: nothing new is left out."""
     value = condition.value if isinstance(condition.value, bytes) else b""
     return condition.kind == "state" and condition.negated and bool(int.from_bytes(value, sys.byteorder) & NEW)
+
+
+def _needs_state(condition: Condition) -> bool:
+    """Whether a packet whose connection is not tracked does not match."""
+    value = condition.value if isinstance(condition.value, bytes) else b""
+    return condition.kind == "state" and condition.negated and not int.from_bytes(value, sys.byteorder) & INVALID
 
 
 def _is_to_node(step: Step, is_input: bool) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from proxy.migrate.nft_base import (
     asks,
 )
 from proxy.migrate.nft_chains import CLUSTER_IPS, NftChains, name_of
+from proxy.migrate.nft_doubts import Doubts
 from proxy.migrate.nft_table import NftTable
 from proxy.migrate.notes import Notes
 from proxy.migrate.outcomes import Outcome, Source
@@ -57,6 +58,8 @@ class _Reader:
         self._table, self._notes = table, notes
         self._chains = NftChains(table, notes)
         self._found: dict[bytes, _Found] = {}
+        self._doubtful: set[bytes] = set()
+        """Keys that a map has a verdict for which was not understood."""
 
     def read(self) -> NftEntries:
         base = NftBase(self._table, self._chains, self._notes)
@@ -81,22 +84,36 @@ class _Reader:
             if len(key) != 9 and found.chain.startswith(("service-", "local-"))
         ]
         self._check_cluster_ips(cluster_ips, made)
-        entries = [self._with_common(entry, base) for entry in made.values()]
+        addresses, dropped = self._node_port_addresses(), base.dropped() or ()
+        doubts = Doubts(self._table, base.doubts, addresses)
+        members = frozenset(self._table.members.get(CLUSTER_IPS, ()))
+        entries = [self._with_common(entry, base, doubts, members, dropped) for entry in made.values()]
         pods = base.pods() if cluster_ips else None
-        return NftEntries(entries, self._node_port_addresses(), self._mark(), pods, base.hairpins(), base.dropped())
+        return NftEntries(entries, addresses, self._mark(), pods, base.hairpins(), base.dropped())
 
-    def _with_common(self, entry: Entry, base: NftBase) -> Entry:
-        """With what is wrong, or not understood, for many of them."""
+    def _with_common(
+        self, entry: Entry, base: NftBase, doubts: Doubts, cluster_ips: Set[bytes], dropped: Sources
+    ) -> Entry:
+        """With what is wrong, or not understood, for many of them. cluster_ips: members of the set. dropped: ranges."""
         is_node_port = len(entry.key) == 9
-        maps = {NODE_PORTS if is_node_port else SERVICE_IPS} if entry.endpoints or entry.outside else set()
+        map_name = NODE_PORTS if is_node_port else SERVICE_IPS
+        maps = {map_name} if entry.endpoints or entry.outside else set()
         if entry.refusal or entry.outside_refusal:
             maps.add(NO_NODE_PORTS if is_node_port else NO_ENDPOINTS)
         if entry.sources is not None:
             maps.add(FIREWALL)
+        if CLUSTER_IPS in base.concerned and not is_node_port and address_of(entry.key) in cluster_ips:
+            maps.add(CLUSTER_IPS)
         damaged = "all" in base.concerned or bool(maps & base.concerned)
-        if not damaged and not base.doubtful:
+        if dropped and any(
+            first <= end[:-4] <= last for end in entry.endpoints | entry.outside for first, last in dropped
+        ):
+            self._notes.remark(_called(entry.key, entry.name), "what goes to some of its endpoints is dropped")
+            damaged = True
+        doubtful = entry.key in self._doubtful or doubts.concern(entry, map_name)
+        if not damaged and not doubtful:
             return entry
-        return replace(entry, doubtful=entry.doubtful or base.doubtful, damaged=entry.damaged or damaged)
+        return replace(entry, doubtful=entry.doubtful or doubtful, damaged=entry.damaged or damaged)
 
     def _check_cluster_ips(self, cluster_ips: list[tuple[bytes, _Found]], made: dict[bytes, Entry]) -> None:
         """That they are among the clusterIPs, and that what comes to them from elsewhere is masqueraded."""
@@ -133,6 +150,7 @@ class _Reader:
             elif chain not in self._table.chains:
                 cause = "its element has a verdict that kube-proxy does not use"
                 self._notes.add(f"map {map_name}, {describe_key(whole)}", cause)
+                self._doubtful.add(whole)
                 continue
             yield self._found.setdefault(whole, _Found()), chain, comment.rstrip(":")
 

@@ -13,7 +13,7 @@ from proxy.migrate import iptables_facts, iptables_nat, iptables_netlink, ipvs_c
 from proxy.migrate.entries import Dataplane
 from proxy.migrate.facts import BaseChain, ForwardFilter, MarkUse, Translation
 from proxy.migrate.iptables_programs import Patience, ProgramError, Variant, save
-from proxy.migrate.iptables_save import Saved, parse
+from proxy.migrate.iptables_save import Saved, is_whole, parse
 from proxy.migrate.notes import Notes
 from proxy.migrate.other_tables import OtherTables
 from proxy.unread import Unread
@@ -100,7 +100,8 @@ class Others:
 def _printed(variant: Variant, family: Family, patience: Patience) -> bytes | bytearray:
     """As its program prints them, where there is one; nft's can be read without."""
     try:
-        return save(variant, family, patience).text
+        text = save(variant, family, patience).text
+        return text if variant == "legacy" or is_whole(text) else iptables_netlink.save(family)
     except ProgramError:
         if variant == "legacy":
             raise
