@@ -209,6 +209,9 @@ def decode(data: bytes) -> ForeignExpression:
     if (name := data[4 : size - 1]) in _OTHERS:  # most of what iptables-nft writes: the quick way
         return e.Unknown(name.decode(), data[((size + 3) & ~3) + 4 :])
     found = e.decode(data)
+    if isinstance(found, e.Payload | e.Conntrack):  # without a register to load, they set something
+        body = dict(attributes(data))[2]
+        return found if 1 in dict(attributes(body)) else e.Unknown(found.NAME, bytes(body))
     if not isinstance(found, e.Unknown):
         return found
     values = {number: bytes(value) for number, value in attributes(found.data)}

@@ -68,6 +68,14 @@ IN_IPTABLES: list[tuple[str, str, str, set[str] | None]] = [
     ("behind the NodePort's own rule", "-A KUBE-NODEPORTS -p tcp .*30103", "LINE\n-A KUBE-NODEPORTS -p tcp -m tcp --dport 30103 -j ACCEPT", set()),
     ("pods in the table filter", "-A KUBE-SERVICES .*has no endpoints", "-A KUBE-SERVICES -d 10.244.1.3/32 -p udp -m udp --dport 5353 -j DROP\nLINE", {"10.96.30.1:53/UDP"}),
     ("refused ones", "-A KUBE-SERVICES .*has no endpoints", "-A KUBE-SERVICES -d 10.96.30.0/24 -j RETURN\nLINE", {"10.96.30.10:80/TCP"}),
+    # A chain of somebody's before kube-proxy's; KUBE-FORWARD, which all that is forwarded passes.
+    ("a chain before all accepts", "-A PREROUTING .*-j KUBE-SERVICES", "-A PREROUTING -j EVIL\n-A EVIL -p tcp -j FURTHER\n-A EVIL -j RETURN\n-A FURTHER -d 10.96.30.1/32 -j ACCEPT\nLINE", {WEB}),
+    ("a host port that is a NodePort", "-A OUTPUT -m comment .*-j KUBE-SERVICES", "-A OUTPUT -m addrtype --dst-type LOCAL -j EVIL\n-A EVIL -p tcp -m tcp --dport 30103 -j DNAT --to-destination 10.9.9.9:1\nLINE", {OF_NP_LOCAL}),
+    ("one user's connections", "-A OUTPUT -m comment .*-j KUBE-SERVICES", "-A OUTPUT -d 10.96.30.1/32 -p tcp -m owner --uid-owner 7 -j RETURN\nLINE", {WEB}),
+    ("nothing is forwarded", "-A KUBE-FORWARD", "-A KUBE-FORWARD -j DROP\nLINE", None),
+    ("not forwarded to one endpoint", "-A KUBE-FORWARD", "-A KUBE-FORWARD -d 10.244.1.3/32 -p udp -m udp --dport 5353 -j REJECT --reject-with icmp-port-unreachable\nLINE", {"10.96.30.1:53/UDP"}),
+    ("masqueraded to few ports", "-A KUBE-POSTROUTING .*MASQUERADE", "-A KUBE-POSTROUTING -p tcp -j MASQUERADE --to-ports 7", None),
+    ("all other marks go", "-A KUBE-MARK-MASQ", "SUB 0x4000/0x4000=0x4000/0xffffffff", set()),
     # External addresses.
     ("the node is not masqueraded", '"masquerade LOCAL traffic for default/np-local:', "", {OF_NP_LOCAL}),
     ("one address only", "-A KUBE-NODEPORTS -p tcp .*30103", "SUB -A KUBE-NODEPORTS=-A KUBE-NODEPORTS -d 10.1.1.1/32", {OF_NP_LOCAL}),
@@ -98,7 +106,10 @@ def test_in_iptables(planted: tuple[str, str, str, set[str] | None]) -> None:
         found = next(line for line in text.splitlines() if re.search(pattern, line))
         assert old in found
         to = found.replace(old, new, 1)
-    made, healthy = of_iptables(plant(text, pattern, to)), of_iptables(text)
+    strange = plant(text, pattern, to)
+    if "EVIL" in to:  # iptables-save declares all chains of a table
+        strange = strange.replace("*nat\n", "*nat\n:EVIL - [0:0]\n:FURTHER - [0:0]\n")
+    made, healthy = of_iptables(strange), of_iptables(text)
     assert changed(healthy) == set()
     if wanted is None:
         assert len(changed(made)) >= ALL
@@ -191,6 +202,15 @@ IN_NFTABLES: list[tuple[str, str, set[str] | None]] = [
     ("ct state new jump cluster-ips-check", "ip daddr 10.244.1.3 udp dport 5353 drop\nLINE", {"10.96.30.1:53/UDP"}),
     ("ip daddr 10.96.0.0/12 drop", "ip daddr 10.244.1.3 drop\nLINE", AT_LAST_POD),
     ("elements = { 198.51.100.31 . tcp . 443 : goto firewall", "elements = { 198.51.100.31 . tcp . 443 : accept }", {RANGES}),
+    # Statements without a verdict, and conditions that nearly are kube-proxy's.
+    ("chain services {", "LINE\nip daddr set 10.96.30.9", None),
+    ("chain services {", "LINE\nlog limit rate 5/second", set()),
+    ("type filter hook prerouting", "LINE\nnotrack", None),
+    ("\t\tip daddr . meta l4proto . th dport vmap @service-ips", "ip saddr . meta l4proto . th dport vmap @service-ips", None),
+    ("meta mark & 0x00004000 != 0x00000000", "meta mark & 0x4000 != 0x4000 meta mark set meta mark ^ 0x4000 masquerade", None),
+    ("\t\tmeta l4proto tcp dnat ip to numgen random mod 4 map", "SUB 3 : =9 : ", {WEB}),
+    ("\t\tmeta l4proto tcp dnat ip to numgen random mod 4 map", "SUB mod 4=mod 4 offset 2", {WEB}),
+    ("update @affinity-2EXGB2NP", "SUB { ip saddr }={ ip daddr }", {STICKY}),
     (SERVICE_WEB, "LINE\nip saddr 10.244.0.0/16 return", {WEB}),
     (SERVICE_WEB, "LINE\nmeta mark set meta mark | 0x4000", {WEB}),
     (SERVICE_WEB, "LINE\nmeta length 77 drop", {WEB}),
@@ -219,6 +239,11 @@ def of_nftables(namespace: Namespace, text: str) -> Report:
 @pytest.mark.parametrize("planted", IN_NFTABLES, ids=[f"{i}-{one[0][:25]}" for i, one in enumerate(IN_NFTABLES)])
 def test_in_nftables(namespace: Namespace, planted: tuple[str, str, set[str] | None]) -> None:
     pattern, to, wanted = planted
+    if to.startswith("SUB "):
+        old, _, new = to[4:].partition("=")
+        line = next(line for line in NFT.splitlines() if pattern in line)
+        assert old in line
+        to = line.replace(old, new, 1)
     made = of_nftables(namespace, plant(NFT, re.escape(pattern), to))
     found = changed(made)
     assert made.verdict == "ready-with-changes"

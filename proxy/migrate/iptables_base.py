@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from ipaddress import ip_network
 from typing import Final
 
-from proxy.migrate.iptables_chains import NOT_OURS, text_of
+from proxy.migrate.iptables_chains import HARMLESS, NOT_OURS, text_of
 from proxy.migrate.iptables_keys import is_of_key, value_of
 from proxy.migrate.iptables_save import Option, Rule, Table
 from proxy.migrate.notes import Notes
@@ -54,6 +54,7 @@ CONCERNED: Final = {
     ("filter", FIREWALL): "guarded",
 }
 """Whose Services' traffic is not as it should be where such a jump is missing: those without endpoints, with source ranges."""
+DEEPEST: Final = 16
 ENDS: Final = frozenset({"ACCEPT", "RETURN", "DROP", "REJECT", "DNAT", "REDIRECT"})
 Rules = Callable[[Table, str], Iterable[Rule]]
 """A chain's rules; none where there is no such chain."""
@@ -66,6 +67,10 @@ class Base:
         self._family, self._nat, self._filter = family, nat, filters
         self._rules, self._notes = rules, notes
         self.concerned: set[str] = set()
+        self.keeping: list[Rule] = []
+        """Of other programs: rules that keep some packets from KUBE-SERVICES in the table nat."""
+        self.stopping: list[Rule] = []
+        """Rules of KUBE-FORWARD that stop what is forwarded."""
 
     def check(self, jumps: Iterable[Jump], mark: int, served: Collection[bytes] = ()) -> None:
         """mark: what KUBE-MARK-MASQ sets; 0: nothing. served: addresses of Services, packed."""
@@ -120,6 +125,12 @@ class Base:
     def _check_before(self, table: str, where: str, to: str, before: Iterable[Rule], served: Collection[bytes]) -> None:
         """Rules that keep packets from a jump."""
         for rule in before:
+            if table == "nat" and to == SERVICES and rule.target in self._nat:
+                for inner in self._ending(rule, []):
+                    if self._may_be_for_service(inner, served):
+                        self.keeping.append(inner)
+                        self._notes.add(f"{where}: {text_of(inner)}", f"such packets may not come to {to}")
+                continue
             if (rule.target not in ENDS and not rule.goto) or (to == FORWARD and rule.target in ("ACCEPT", "RETURN")):
                 continue
             is_all = all(map(_is_of_new, rule.matches))
@@ -129,6 +140,19 @@ class Base:
             if is_all or (table == "nat" and to == SERVICES and self._may_be_for_service(rule, served)):
                 cause = f"such packets do not come to {to}, whose jump is behind this rule"
                 self._notes.remark(f"{where}: {text_of(rule)}", cause)
+                if not is_all:
+                    self.keeping.append(rule)
+
+    def _ending(self, rule: Rule, above: Sequence[str]) -> Iterator[Rule]:
+        """What another program's chain has that ends a packet's way, with all that leads to it. above: chains on the way."""
+        if rule.target in above or len(above) > DEEPEST:
+            return
+        for inner in self._rules(self._nat, rule.target):
+            whole = Rule(rule.chain, inner.target, inner.goto, (*rule.matches, *inner.matches), inner.arguments)
+            if inner.target in self._nat:
+                yield from self._ending(whole, [*above, rule.target])
+            elif inner.target in ENDS and (inner.target != "RETURN" or rule.goto):
+                yield whole
 
     def _may_be_for_service(self, rule: Rule, served: Collection[bytes]) -> bool:
         """In the table nat. Translations that name a destination are told otherwise (iptables_nat)."""
@@ -180,6 +204,8 @@ class Base:
             is_invalid = rule.target == "DROP" and value_of(rule, "--ctstate") == "INVALID"
             if not is_invalid and rule not in plain and rule not in answers:
                 self._notes.remark(f"{where}: {text_of(rule)}", "not a rule that kube-proxy writes")
+                if rule.target not in ("ACCEPT", "RETURN", *HARMLESS):
+                    self.stopping.append(rule)
 
 
 def mark_of_target(rule: Rule) -> int:
@@ -189,6 +215,15 @@ def mark_of_target(rule: Rule) -> int:
         if option and rule.target == "MARK":
             return _number(option.value)
     return 0
+
+
+def clears_others(rule: Rule) -> bool:
+    """Whether bits of the mark go that it does not set."""
+    option = rule.option("--set-xmark") or rule.option("--set-mark")
+    if option is None:
+        return False
+    value, _, mask = option.value.partition("/")
+    return bool(_number(mask or "0xffffffff") & ~_number(value))
 
 
 def _mark_of(rule: Rule) -> int:

@@ -84,6 +84,8 @@ class Doubts:
                 found = ipaddress.ip_address(address) in network
             case "-p" if option.value not in ("all", "0"):
                 found = PROTOCOLS.get(option.value) == protocol or option.value == str(protocol)
+            case "--dst-type" if option.value == "LOCAL":  # as no clusterIP is in this mode
+                return option.negated or address not in self.cluster_ips
             case "--dport" | "--dports":
                 ranges = [_range(part) for part in option.value.split(",")]
                 if None in ranges:

@@ -19,6 +19,7 @@ from proxy.migrate.iptables_base import (
     NODE_PORTS,
     SERVICES,
     Base,
+    clears_others,
     mark_of_target,
 )
 from proxy.migrate.iptables_chains import (
@@ -103,6 +104,8 @@ class _Reader:
         self._firewall()
         keys = self._routes.keys() | self._verdicts.keys()
         base.check(JUMPS, mark, {address_of(key) for key in keys if len(key) != 9})
+        self._doubts.services += [Doubt(rule, 0) for rule in base.keeping]
+        self._doubts.refusing += [Doubt(rule, 0) for rule in base.stopping]
         found = {key: self._entry(key, self._routes.get(key), self._verdicts.get(key)) for key in sorted(keys)}
         pods = self._pods(found) if self._cluster_ips else None
         self._refused_endpoints(found)
@@ -349,6 +352,10 @@ class _Reader:
         """What KUBE-MARK-MASQ sets."""
         for rule in self._rules(self._nat, MARK_MASQUERADE):
             if (mark := mark_of_target(rule)) and all(option.name == "--comment" for option in rule.matches):
+                if clears_others(rule):
+                    self._notes.remark(
+                        f"{self._family.nft} nat: {text_of(rule)}", "it clears other programs' bits of the mark"
+                    )
                 return mark
             self._note(rule, "nat")
             self._doubts.is_about_all |= is_doubtful(rule)

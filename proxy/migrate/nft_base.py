@@ -34,6 +34,8 @@ SERVICE_IPS, NODE_PORTS = "service-ips", "service-nodeports"
 NO_ENDPOINTS, NO_NODE_PORTS = "no-endpoint-services", "no-endpoint-nodeports"
 FIREWALL, HAIRPINS, UNALLOCATED = "firewall-ips", "hairpin-connections", "cluster-ips-check"
 NEW, INVALID = 8, 1  # of a connection's state
+HARMLESS: Final = ("", "log", "limit", "quota", "last", "connlimit")
+"""Expressions behind which nothing is different."""
 PATHS: Final = (
     ("nat", PREROUTING, SERVICE_IPS, "connections from pods and from outside reach no Service"),
     ("nat", OUTPUT, SERVICE_IPS, "connections from this node reach no Service"),
@@ -189,7 +191,7 @@ class NftBase:
             for step in self._table.chains.get(chain, ()):
                 if not self._is_known(chain, step):
                     self._chains.note(chain, step)
-                    if step.actions:
+                    if step.actions or not _is_harmless(step):
                         self.doubts.append(Doubt(base, step, frozenset(asked)))
                     continue
                 asked |= {str(a.value) for a in step.actions if a.kind == "dispatch"}
@@ -298,6 +300,11 @@ def _is_of_new(condition: Condition) -> bool:
     """Of a connection's state: nothing new is left out."""
     value = condition.value if isinstance(condition.value, bytes) else b""
     return condition.kind == "state" and condition.negated and bool(int.from_bytes(value, sys.byteorder) & NEW)
+
+
+def _is_harmless(step: Step) -> bool:
+    """Of a rule without an action that is understood: whether it changes nothing."""
+    return all(name in HARMLESS or name.startswith(("comparison", "lookup")) for name in step.unknown.split(", "))
 
 
 def _needs_state(condition: Condition) -> bool:

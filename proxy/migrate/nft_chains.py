@@ -154,6 +154,8 @@ class NftChains:
         if len(found) != action.code:
             cause = f"it draws a number below {action.code} for a map of {len(found)}"
             self._notes.remark(self.called(name), cause)
+        elif str(action.value) in self._table.gaps:
+            self._notes.remark(self.called(name), "it draws numbers that its map does not have")
         elif len(set(found)) < len(found):
             self._notes.remark(self.called(name), "an endpoint is there more than once")
         return found

@@ -40,7 +40,11 @@ class Doubts:
             return False
         step, protocol, port = doubt.step, entry.key[-8], entry.key[-4:-2]
         asked = [self._table.maps.get(str(action.value)) for action in step.actions if action.kind == "dispatch"]
-        if len(asked) == len(step.actions) and not any(found is None or _key(entry) in found for found in asked):
+        if (
+            asked
+            and len(asked) == len(step.actions)
+            and not any(found is None or _key(entry) in found for found in asked)
+        ):
             return False
         is_after, is_harmless = is_after_translation(doubt.base), doubt.base.type != "nat" and _lets_pass(step)
         if is_harmless and is_led and entry.sources is None:

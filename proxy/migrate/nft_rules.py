@@ -109,7 +109,7 @@ class _Rule:
                 self._held[_word(it.register)] = (f"ct {it.key}", it.key, b"")
             case e.Fib(result=3, flags=1 | 2):
                 self._held[_word(it.register)] = ("fib-saddr" if it.flags == 1 else "fib-daddr", 4, b"")
-            case e.NumberGenerator():
+            case e.NumberGenerator(offset=0):
                 self._held[_word(it.register)] = ("numgen", it.modulus, b"")
             case e.Bitwise():
                 what, size, _ = self._held.get(_word(it.source), ("nothing", 0, b""))
@@ -122,7 +122,7 @@ class _Rule:
                 self._look_up(it.set, it.source, it.register)
             case NotIn():
                 self._look_up(it.set, it.source, None, negated=True)
-            case Remember():
+            case Remember() if self._held.get(_word(it.key), ("",))[0] == "saddr":
                 self.actions.append(Action("remember", it.set))
             case e.Immediate(register=e.VERDICT, data=(int(code), str(chain))):
                 self.actions.append(Action("verdict", chain, code))
@@ -158,24 +158,33 @@ class _Rule:
             return
         negated = it.op == e.Compare.UNEQUAL
         bits = 0
+        mask, xor = mask[: len(mask) // 2], mask[len(mask) // 2 :]
+        is_plain = it.op in (e.Compare.EQUAL, e.Compare.UNEQUAL) and not any(xor)
         if kind in ("source", "destination"):
-            bits = _prefix(mask[: len(mask) // 2]) if mask else 8 * size
-            if bits < 0 or it.op not in (e.Compare.EQUAL, e.Compare.UNEQUAL):
-                self.unknown.append("comparison of an address")
-                return
+            bits = _prefix(mask) if mask else 8 * size
+            is_plain &= bits >= 0
         elif kind in ("from-node", "to-node"):
-            if it.value != LOCAL:
-                self.unknown.append("fib")
-                return
+            is_plain &= it.value == LOCAL
         elif kind in ("mark", "state", "status"):
+            is_plain &= bool(mask) and not any(it.value)
+        else:
+            is_plain &= not mask
+        if not is_plain:
+            self.unknown.append(f"comparison of {what}")
+            return
+        if kind in ("mark", "state", "status"):
             self.conditions.append(Condition(kind, mask[:4], negated=negated))
             return
         self.conditions.append(Condition(kind, it.value, bits, negated))
 
     def _look_up(self, name: str, source: int, register: int | None, negated: bool = False) -> None:
         what, number, _ = self._held.get(_word(source), ("nothing", 0, b""))
-        if register == e.VERDICT:
-            self.actions.append(Action("balance", name, number) if what == "numgen" else Action("dispatch", name))
+        if register == e.VERDICT and what == "numgen":
+            self.actions.append(Action("balance", name, number))
+        elif register == e.VERDICT and self._is_key(_word(source)):
+            self.actions.append(Action("dispatch", name))
+        elif register == e.VERDICT:
+            self.unknown.append(f"verdict by {what}")
         elif register is not None:
             self._held[_word(register)] = ("endpoint" if what == "numgen" else "map", number, name.encode())
         elif what == "saddr" and self._held.get(_word(source) + self._family.address_size // 4, ("",))[0] == "daddr":
@@ -184,6 +193,12 @@ class _Rule:
             self.conditions.append(Condition(_IN_SET[what], name, negated=negated))
         else:
             self.unknown.append(f"lookup of {what}")
+
+    def _is_key(self, word: int) -> bool:
+        """Whether a Service's address, protocol and port are held there, or a NodePort's protocol and port."""
+        size = self._family.address_size // 4
+        held = [self._held.get(at, ("",))[0] for at in range(word, word + size + 2)]
+        return (held[0], *held[size:]) == ("daddr", "l4proto", "dport") or held[:2] == ["l4proto", "dport"]
 
     def _translate_address(self, it: e.Nat) -> None:
         address = self._held.get(_word(it.address), ("nothing", 0, b""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 from typing import Final
 
 from msgspec import Struct, field
@@ -33,7 +34,7 @@ class Leaf(Struct, frozen=True, gc=False):
 
 class NftTable(Struct):
     """maps: of a named map, key -> (data, comment); data is the chain that a verdict goes to. numbered: of an anonymous
-    map, what it leads to: packed endpoints, or names of chains. ranges: of a set of intervals. members: of another set."""
+    map, what it leads to: packed endpoints, or names of chains. gaps: those of which a number below their size is not a key. ranges: of a set of intervals. members: of another set."""
 
     family: Family
     flags: int = 0
@@ -43,6 +44,7 @@ class NftTable(Struct):
     sets: dict[str, ForeignSet] = field(default_factory=dict)
     maps: dict[str, Elements] = field(default_factory=dict)
     numbered: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    gaps: set[str] = field(default_factory=set)
     ranges: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)
     members: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
 
@@ -115,7 +117,10 @@ def _add_set(reader: Reader, table: Table, found: NftTable, one: ForeignSet) -> 
     elif not one.flags & MAP:
         found.members[one.name] = tuple(reader.elements(table, one.name))
     elif one.flags & ANONYMOUS:
-        found.numbered[one.name] = tuple([data for data, _ in reader.elements(table, one.name).values()])
+        elements = reader.elements(table, one.name)
+        found.numbered[one.name] = tuple([data for data, _ in elements.values()])
+        if any(number.to_bytes(4, sys.byteorder) not in elements for number in range(len(elements))):
+            found.gaps.add(one.name)
     else:
         found.maps[one.name] = reader.elements(table, one.name)
 

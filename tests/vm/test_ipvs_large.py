@@ -118,4 +118,4 @@ def test_migrate_finds_two_that_are_wrong_among_them(node: Namespace, manifests:
     wrong = {one["service"] for one in report["services"] if one["result"] != "same"}
     assert wrong == {"default/service-0", f"default/service-{SERVERS - 1}"}
     changes = {one["check"] for one in report["findings"] if one["severity"] == "change"}
-    assert changes == {"ip-forward", "ipvs-mode", "stale-rules"}
+    assert changes == {"ip-forward", "stale-rules"}
