@@ -209,9 +209,10 @@ def decode(data: bytes) -> ForeignExpression:
     if (name := data[4 : size - 1]) in _OTHERS:  # most of what iptables-nft writes: the quick way
         return e.Unknown(name.decode(), data[((size + 3) & ~3) + 4 :])
     found = e.decode(data)
-    if isinstance(found, e.Payload | e.Conntrack):  # without a register to load, they set something
+    if isinstance(found, e.Payload | e.Conntrack | e.Nat | e.Masquerade):
         body = dict(attributes(data))[2]
-        return found if 1 in dict(attributes(body)) else e.Unknown(found.NAME, bytes(body))
+        if _is_otherwise(found, {number: bytes(value) for number, value in attributes(body)}):
+            return e.Unknown(found.NAME, bytes(body))
     if not isinstance(found, e.Unknown):
         return found
     values = {number: bytes(value) for number, value in attributes(found.data)}
@@ -227,6 +228,18 @@ def decode(data: bytes) -> ForeignExpression:
     except LookupError:
         pass
     return found
+
+
+def _is_otherwise(found: e.Expression, values: dict[int, bytes]) -> bool:
+    """Whether there is more to it than rules.expressions knows."""
+    match found:
+        case e.Payload() | e.Conntrack():  # without a register to load, they set something
+            return 1 not in values
+        case e.Nat():  # to a range: its end is in other registers than its beginning
+            return any(values.get(last, values.get(first)) != values.get(first) for first, last in ((3, 4), (5, 6)))
+        case e.Masquerade():  # to ports
+            return 2 in values
+    return False
 
 
 def _pair(edges: list[tuple[bytes, int]], size: int) -> list[tuple[bytes, bytes]]:

@@ -105,10 +105,14 @@ class _Reader:
         if CLUSTER_IPS in base.concerned and not is_node_port and address_of(entry.key) in cluster_ips:
             maps.add(CLUSTER_IPS)
         damaged = "all" in base.concerned or bool(maps & base.concerned)
-        if dropped and any(
-            first <= end[:-4] <= last for end in entry.endpoints | entry.outside for first, last in dropped
-        ):
+        ends = [end[:-4] for end in entry.endpoints | entry.outside]
+        if dropped and any(first <= end <= last for end in ends for first, last in dropped):
             self._notes.remark(_called(entry.key, entry.name), "what goes to some of its endpoints is dropped")
+            damaged = True
+        if not cluster_ips.isdisjoint(ends):
+            self._notes.remark(
+                _called(entry.key, entry.name), f"an endpoint is in the set {CLUSTER_IPS}: it is refused"
+            )
             damaged = True
         doubtful = entry.key in self._doubtful or doubts.concern(entry, map_name)
         if not damaged and not doubtful:
@@ -169,6 +173,8 @@ class _Reader:
         inside = self._inside(key, found.chain) if external else outside
         if (outside.protocols | inside.protocols) - {key[-8]}:
             self._notes.remark(_called(key, found.name), "what leads to its endpoints is for another protocol")
+        if refusal and inside.endpoints and outside.endpoints:
+            self._notes.remark(_called(key, found.name), "it is among those without endpoints, and has some")
         lasting = inside if inside.endpoints else outside
         now = self._notes.seen
         return Entry(
