@@ -167,13 +167,19 @@ def test_in_the_chains_of_ipvs_mode(planted: tuple[str, str, str]) -> None:
     assert results["10.96.30.1:80/TCP"] == "behaviour" and results["[fd00:10:96::30]:80/TCP"] == "same"
 
 
-def test_an_ipvs_server_that_does_not_translate() -> None:
-    servers = recorded_texts("ipvs")[0].replace(
-        "-a -t 10.96.30.1:80 -r 10.244.0.2:8080 -m", "-a -t 10.96.30.1:80 -r 10.244.0.2:8080 -g"
-    )
-    assert servers != recorded_texts("ipvs")[0]
-    made = of_ipvs(IPVS, servers)
-    assert "10.96.30.1:80/TCP" in changed(made)
+@pytest.mark.parametrize(
+    ("old", "new", "address"),
+    [
+        ("-a -t 10.96.30.1:80 -r 10.244.0.2:8080 -m", "-a -t 10.96.30.1:80 -r 10.244.0.2:8080 -g", WEB),
+        ("-A -t 10.96.30.9:80 -s rr -p 3600", "-A -t 10.96.30.9:80 -s rr -p 3600 -M 255.255.0.0", STICKY),
+        ("-A -u 10.96.30.1:53 -s rr", "-A -u 10.96.30.1:53 -s rr -o", "10.96.30.1:53/UDP"),
+    ],
+)
+def test_an_ipvs_server_as_kube_proxy_makes_none(old: str, new: str, address: str) -> None:
+    servers = recorded_texts("ipvs")[0]
+    assert old in servers
+    usual = changed(of_ipvs(IPVS))
+    assert changed(of_ipvs(IPVS, servers.replace(old, new))) - usual == {address}
 
 
 NFT = recorded("nftables", "nft-ruleset.txt")

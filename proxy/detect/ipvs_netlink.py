@@ -24,8 +24,20 @@ FAMILY_NAME: Final = b"IPVS\0"
 VERSION: Final = 1
 CMD_DEL_SERVICE, CMD_GET_SERVICE, CMD_GET_DEST = 3, 4, 8
 CMD_ATTR_SERVICE, CMD_ATTR_DEST = 1, 2
-SVC_AF, SVC_PROTOCOL, SVC_ADDRESS, SVC_PORT, SVC_FWMARK, SVC_SCHEDULER, SVC_FLAGS, SVC_TIMEOUT = 1, 2, 3, 4, 5, 6, 7, 8
-SVC_F_PERSISTENT: Final = 1
+SVC_AF, SVC_PROTOCOL, SVC_ADDRESS, SVC_PORT, SVC_FWMARK, SVC_SCHEDULER, SVC_FLAGS, SVC_TIMEOUT, SVC_NETMASK = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+)
+SVC_F_PERSISTENT, SVC_F_ONEPACKET = 1, 4
+ONE_ADDRESS: Final = (b"\xff" * 4, struct.pack("=I", 128))
+"""Masks of one client: of IPv4, and of IPv6 a length."""
 DEST_ADDRESS, DEST_PORT, DEST_WAY, DEST_WEIGHT, DEST_ACTIVE, DEST_INACTIVE, DEST_FAMILY = 1, 2, 3, 4, 7, 8, 11
 WAY_MASK, WAYS_TRANSLATING = 7, (0, 1)  # IP_VS_CONN_F_MASQ, IP_VS_CONN_F_LOCALNODE
 ADDRESS_SIZES: Final[dict[int, int]] = {socket.AF_INET: 4, socket.AF_INET6: 16}
@@ -129,7 +141,9 @@ def read_server(body: memoryview) -> tuple[Server, bytes]:
     else:
         server = Server(0, b"", 0, known.scheduler, *_U32.unpack(parts[SVC_FWMARK]))
     flags, _ = _FLAGS.unpack(parts[SVC_FLAGS])
+    server.by_packets = bool(flags & SVC_F_ONEPACKET)
     if flags & SVC_F_PERSISTENT:
+        server.by_networks = SVC_NETMASK in parts and bytes(parts[SVC_NETMASK]) not in ONE_ADDRESS
         (server.persistence,) = _U32.unpack(parts[SVC_TIMEOUT])
     return server, key
 

@@ -13,6 +13,9 @@ from rules.elements import endpoint
 from rules.objects import PROTOCOLS
 
 UNKNOWN_TIME: Final = -1
+_WHOLE, _ALL = "FFFFFFFF", "255.255.255.255"
+_WHOLE_IPV6: Final = f"{128:08X}"
+"""Masks of one address; that of IPv6 is its length."""
 _OPTIONS: Final = {"-t": "TCP", "-u": "UDP", "--sctp-service": "SCTP"}
 
 
@@ -23,6 +26,7 @@ class Server(Struct, gc=False):
     UNKNOWN_TIME: some. endpoints: destinations that get new connections, packed as rules.elements.endpoint does.
     destinations: how many there are, with those that get none (weight 0). connections: active and inactive ones.
     translates: no destination is reached by another way than masquerading. weighted: some have another weight than 1.
+    by_networks: persistence is not by clients' addresses, but by networks of them. by_packets: each packet is led anew.
     """
 
     protocol: int
@@ -37,6 +41,8 @@ class Server(Struct, gc=False):
     inactive: int = 0
     translates: bool = True
     weighted: bool = False
+    by_networks: bool = False
+    by_packets: bool = False
 
     @property
     def connections(self) -> int:
@@ -75,6 +81,8 @@ def parse_proc(lines: Iterable[str], ticks: int = 0) -> list[Server]:
             case ["TCP" | "UDP" | "SCTP" as name, local, scheduler, *flags]:
                 servers.append(Server(PROTOCOLS[name], *_hexadecimal(local), scheduler))
                 servers[-1].persistence = _persistence(flags, ticks)
+                servers[-1].by_packets = "ops" in flags
+                servers[-1].by_networks = "persistent" in flags and flags[-1] not in (_WHOLE, _WHOLE_IPV6)
             case ["FWM", mark, scheduler, *flags]:
                 servers.append(Server(0, b"", 0, scheduler, int(mark, 16), _persistence(flags, ticks)))
             case _:
@@ -137,6 +145,7 @@ def _saved(servers: dict[tuple[str, str], Server], words: list[str]) -> None:
         else:
             server = Server(PROTOCOLS[_OPTIONS[kind]], *_decimal(where), scheduler)
         server.persistence = int(given.get("-p", "0"))
+        server.by_packets, server.by_networks = "-o" in given, given.get("-M", _ALL) not in (_ALL, "128")
         servers[kind, where] = server
     elif verb == "-a":
         masquerades = "-g" not in given and "-i" not in given

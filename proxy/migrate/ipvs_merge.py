@@ -54,10 +54,10 @@ def dataplane(
     node_ports: dict[bytes, list[tuple[bytes, Entry]]] = {}
     addresses: dict[bytes, None] = {}
     uneven: dict[bytes, None] = {}
-    otherwise: dict[bytes, None] = {}
+    otherwise: dict[bytes, str] = {}
     for server in servers:
-        if not server.translates:
-            otherwise[_key(server, server.address in virtual)] = None
+        if strange := _strange(server):
+            otherwise[_key(server, server.address in virtual)] = strange
         if server.weighted:
             uneven[_key(server, server.address in virtual)] = None
         if server.address in virtual:
@@ -76,10 +76,7 @@ def dataplane(
         strays=tuple([_key(server, True) for server in strays]),
         uneven=tuple(uneven),
     )
-    remarks = [
-        Unread(describe_key(key), "some of its endpoints are reached by another way than masquerading", _REMEDY)
-        for key in otherwise
-    ]
+    remarks = [Unread(describe_key(key), cause, _REMEDY) for key, cause in otherwise.items()]
     found_entries = [replace(one, damaged=True) if one.key in otherwise else one for one in entries]
     return Dataplane(
         "ipvs",
@@ -90,6 +87,15 @@ def dataplane(
         remarks=tuple(remarks),
         beside=beside,
     )
+
+
+def _strange(server: Server) -> str:
+    """What kube-proxy makes no server with; "": nothing."""
+    if not server.translates:
+        return "some of its endpoints are reached by another way than masquerading"
+    if server.by_packets:
+        return "each packet is led anew, as if it were a connection (one-packet scheduling)"
+    return "session affinity is by networks of clients, and not by their addresses" if server.by_networks else ""
 
 
 def is_stray(server: Server, virtual: Set[bytes], node: Set[bytes]) -> bool:
