@@ -75,6 +75,10 @@ IN_IPTABLES: list[tuple[str, str, str, set[str] | None]] = [
     ("nothing is forwarded", "-A KUBE-FORWARD", "-A KUBE-FORWARD -j DROP\nLINE", None),
     ("not forwarded to one endpoint", "-A KUBE-FORWARD", "-A KUBE-FORWARD -d 10.244.1.3/32 -p udp -m udp --dport 5353 -j REJECT --reject-with icmp-port-unreachable\nLINE", {"10.96.30.1:53/UDP"}),
     ("masqueraded to few ports", "-A KUBE-POSTROUTING .*MASQUERADE", "-A KUBE-POSTROUTING -p tcp -j MASQUERADE --to-ports 7", None),
+    ("the mark goes again", "-A KUBE-MARK-MASQ", "LINE\n-A KUBE-MARK-MASQ -j MARK --set-xmark 0x0/0x4000", None),
+    ("who is marked goes nowhere", "-A KUBE-MARK-MASQ", "LINE\n-A KUBE-MARK-MASQ -j ACCEPT", None),
+    ("masqueraded without other marks", "-A KUBE-POSTROUTING .*RETURN", "SUB 0x4000/0x4000=0x4000/0xffff", set()),
+    ("forwarded without other marks", "-A KUBE-FORWARD .*--mark", "SUB 0x4000/0x4000=0x4000/0xffff", set()),
     ("all other marks go", "-A KUBE-MARK-MASQ", "SUB 0x4000/0x4000=0x4000/0xffffffff", set()),
     # External addresses.
     ("the node is not masqueraded", '"masquerade LOCAL traffic for default/np-local:', "", {OF_NP_LOCAL}),

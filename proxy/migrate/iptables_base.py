@@ -238,12 +238,18 @@ def _is_of_new(option: Option) -> bool:
 
 
 def _is_of_mark(option: Option) -> bool:
-    return option.name == "--comment" or (option.name == "--mark" and not option.negated)
+    return option.name == "--comment" or (_is_of_bits(option) and not option.negated)
+
+
+def _is_of_bits(option: Option) -> bool:
+    """Whether it is about bits of the mark that are all set, whatever the others are."""
+    value, _, mask = option.value.partition("/")
+    return option.name == "--mark" and _number(value) == _number(mask)
 
 
 def _is_of_postrouting(rule: Rule) -> bool:
     """Whether KUBE-POSTROUTING has such a rule: it goes back, clears the mark, or masquerades."""
-    if not all(option.name in ("--comment", "--mark", "--match-set") for option in rule.matches):
+    if not all(option.name in ("--comment", "--match-set") or _is_of_bits(option) for option in rule.matches):
         return False
     if rule.target == "MARK":
         bits = rule.option("--set-xmark")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ from proxy.migrate.iptables_chains import (
     text_of,
 )
 from proxy.migrate.iptables_doubts import Doubt, Doubts, is_doubtful
-from proxy.migrate.iptables_keys import PROTOCOLS, is_of_key, key_of, one_address, value_of
+from proxy.migrate.iptables_keys import PROTOCOLS, is_plain, key_of, name_of, one_address, value_of
 from proxy.migrate.iptables_save import Rule, Saved, Table
 from proxy.migrate.notes import Notes
 from proxy.migrate.outcomes import Outcome, Source
@@ -40,9 +39,6 @@ from rules.elements import address_of, describe_key, endpoint, node_port_key, se
 from rules.objects import Family
 
 LOOPBACK: Final = "127.0.0.0/8"
-_NAME: Final = re.compile(
-    r"(\S+?):?(?: (cluster IP|external IP|loadbalancer IP|has no endpoints|has no local endpoints))?"
-)
 
 
 class FamilyEntries(Struct):
@@ -212,7 +208,7 @@ class _Reader:
         route = self._routes.get(key)
         if route is None:
             route = self._routes[key] = _Route([])
-        name, kind = _name(rule)
+        name, kind = name_of(rule)
         if rule.target != MARK_MASQUERADE:
             route.leads = route.leads or number
             route.name = route.name or name
@@ -251,8 +247,8 @@ class _Reader:
             key = self._key(rule)
             if not key and value_of(rule, "--dst-type") == "LOCAL":
                 key = self._key(rule, node_port=True)
-            if key and rule.target in ("REJECT", "DROP") and _is_plain(rule):
-                verdict = _Verdict("reject" if rule.target == "REJECT" else "drop", _name(rule)[0])
+            if key and rule.target in ("REJECT", "DROP") and is_plain(rule):
+                verdict = _Verdict("reject" if rule.target == "REJECT" else "drop", name_of(rule)[0])
                 self._verdicts.setdefault(key, verdict)
             else:
                 self._doubt(rule, number, self._doubts.refusing, "filter")
@@ -261,7 +257,7 @@ class _Reader:
         """KUBE-PROXY-FIREWALL drops what source ranges did not let through."""
         for number, rule in self._numbered(self._filter, FIREWALL, self._doubts.guarding):
             key = self._key(rule)
-            if key and rule.target == "DROP" and _is_plain(rule):
+            if key and rule.target == "DROP" and is_plain(rule):
                 self._guarded.add(key)
             else:
                 self._doubt(rule, number, self._doubts.guarding, "filter")
@@ -350,19 +346,22 @@ class _Reader:
 
     def _mark(self) -> int:
         """What KUBE-MARK-MASQ sets."""
+        mark = 0
         for rule in self._rules(self._nat, MARK_MASQUERADE):
-            if (mark := mark_of_target(rule)) and all(option.name == "--comment" for option in rule.matches):
-                if clears_others(rule):
-                    self._notes.remark(
-                        f"{self._family.nft} nat: {text_of(rule)}", "it clears other programs' bits of the mark"
-                    )
-                return mark
-            self._note(rule, "nat")
-            self._doubts.is_about_all |= is_doubtful(rule)
-        self._notes.remark(
-            f"{self._family.nft} nat: chain {MARK_MASQUERADE}", "it sets no mark: nothing is masqueraded"
-        )
-        return 0
+            found = mark_of_target(rule)
+            if mark or not found or not all(option.name == "--comment" for option in rule.matches):
+                self._note(rule, "nat")
+                self._doubts.is_about_all |= is_doubtful(rule)
+                continue
+            mark = found
+            if clears_others(rule):
+                self._notes.remark(
+                    f"{self._family.nft} nat: {text_of(rule)}", "it clears other programs' bits of the mark"
+                )
+        if not mark:
+            where = f"{self._family.nft} nat: chain {MARK_MASQUERADE}"
+            self._notes.remark(where, "it sets no mark: nothing is masqueraded")
+        return mark
 
 
 def _is_narrow(rule: Rule) -> bool:
@@ -373,17 +372,3 @@ def _is_narrow(rule: Rule) -> bool:
 def _called(key: bytes, name: str) -> str:
     service = name.partition(":")[0]
     return f"Service {service}, {describe_key(key)}" if service else describe_key(key)
-
-
-def _is_plain(rule: Rule) -> bool:
-    """Whether nothing but its address, protocol and port decides."""
-    return all(
-        is_of_key(option) or (option.name == "--dst-type" and option.value == "LOCAL" and not option.negated)
-        for option in rule.matches
-    )
-
-
-def _name(rule: Rule) -> tuple[str, str]:
-    """ "namespace/name:port", and what the comment says of it."""
-    found = _NAME.fullmatch(rule.comment)
-    return (found[1], found[2] or "") if found and "/" in found[1] else ("", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from typing import Final
 
@@ -10,6 +11,9 @@ from rules.elements import service_key
 from rules.objects import Family
 
 PROTOCOLS: Final = {"tcp": 6, "udp": 17, "sctp": 132}
+_NAME: Final = re.compile(
+    r"(\S+?):?(?: (cluster IP|external IP|loadbalancer IP|has no endpoints|has no local endpoints))?"
+)
 
 
 def key_of(rule: Rule, family: Family) -> bytes:
@@ -42,3 +46,17 @@ def is_of_key(option: Option) -> bool:
     if option.name in ("-d", "-p", "--dport"):
         return not option.negated
     return option.name == "--comment" or (option.name == "" and option.module in PROTOCOLS)
+
+
+def is_plain(rule: Rule) -> bool:
+    """Whether nothing but its address, protocol and port decides."""
+    return all(
+        is_of_key(option) or (option.name == "--dst-type" and option.value == "LOCAL" and not option.negated)
+        for option in rule.matches
+    )
+
+
+def name_of(rule: Rule) -> tuple[str, str]:
+    """ "namespace/name:port", and what the comment says of it."""
+    found = _NAME.fullmatch(rule.comment)
+    return (found[1], found[2] or "") if found and "/" in found[1] else ("", "")
