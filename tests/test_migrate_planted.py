@@ -269,6 +269,18 @@ def test_in_nftables(namespace: Namespace, planted: tuple[str, str, set[str] | N
 
 @needs_root
 @needs("nft")
+def test_nodeports_without_addresses(namespace: Namespace) -> None:
+    line = "\t\telements = { 192.168.77.2 }\n"
+    assert line in NFT
+    made = of_nftables(namespace, NFT.replace(line, "", 1))
+    found = changed(made)
+    assert OF_NP_LOCAL in found and all("IPv4" in address for address in found)
+    [told] = [f for f in made.findings if f.check == "nodeport-addresses"]
+    assert (told.severity, "no IPv4 address" in told.title, made.verdict) == ("change", True, "ready-with-changes")
+
+
+@needs_root
+@needs("nft")
 def test_a_map_of_verdicts_that_drops_some(namespace: Namespace) -> None:
     """Which no reader of the others' trips over."""
     name = "service-RGK6XW73-default/sticky/tcp/p80tcp"

@@ -10,6 +10,7 @@ from typing import Final
 from proxy.config_values import BadValue, HostPort, NodePortAddresses, node_port_addresses
 from proxy.forwarder_policy import loopback_families
 from proxy.migrate.case import IPTABLES_BASED, PROXIES, Case, finding
+from proxy.migrate.compare import mute_families
 from proxy.migrate.ours import node_addresses
 from proxy.migrate.report import Finding, Severity
 from proxy.migrate.wording import NAMES, address_text, many, some
@@ -26,6 +27,17 @@ _KEEP: Final = 'nodePortAddresses: ["0.0.0.0/0", "::/0"]'
 def addresses(case: Case) -> Iterator[Finding]:
     """Addresses of the node at which NodePorts answer now, and would not any more; and the other way round."""
     if not any(case.node_ports()):
+        return
+    mute = mute_families(case.live, case.ours) if case.live else frozenset()
+    if mute & {family_of(port.key) for port in case.node_ports()}:
+        yield finding(
+            "nodeport-addresses",
+            "change",
+            f"NodePorts answer at no {' and no '.join(NAMES[family] for family in sorted(mute))} address of this node now",
+            "The rules that are there now have the ports, and an empty set of addresses (nodeport-ips). Either the proxy that"
+            f" runs does not know the node's addresses, or somebody has taken them out. Here they will answer at {_ours(case)}.",
+            "look at that proxy's log and nodePortAddresses; starting it again fills the set",
+        )
         return
     known = _lost_and_gained(case)
     lost, gained = known or ([], [])

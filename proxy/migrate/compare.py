@@ -23,7 +23,7 @@ from proxy.migrate.ours import Ours, node_addresses
 from proxy.migrate.report import Difference, EntryRow, Result, ServiceRow
 from proxy.migrate.wording import endpoint_text, key_text, label, service_of
 from proxy.model import ENDPOINT_SLICE, SERVICE
-from rules.elements import ServicePort, address_of, is_node_port, node_port_key
+from rules.elements import ServicePort, address_of, family_of, is_node_port, node_port_key
 from rules.objects import Family
 
 WORST_FIRST: Final[tuple[Result, ...]] = ("only-here", "only-there", "endpoints", "behaviour", "not-compared", "same")
@@ -101,6 +101,15 @@ def proxy_there(facts: Facts, dataplane: Dataplane, ours: Ours) -> There:
     return There(dataplane.mode, _scheduler(facts.present, dataplane), _node_port_families(facts, dataplane, ours))
 
 
+def mute_families(dataplane: Dataplane, ours: Ours) -> frozenset[Family]:
+    """Families in which NodePorts answer nowhere, though the node has addresses for them: a set of nftables mode that is
+    empty. (iptables mode has a rule for each address, and misses it.)"""
+    if dataplane.mode != "nftables" or dataplane.nodeport_addresses is None or dataplane.unread:
+        return frozenset()
+    there = {Family.of(address) for address in dataplane.nodeport_addresses}
+    return frozenset(family for family, found in ours.node_ports.items() if found and family not in there)
+
+
 def excluded(present: PresentProxy) -> tuple[Network, ...]:
     """ipvs.excludeCIDRs."""
     section = present.document.get("ipvs")
@@ -119,7 +128,7 @@ def _compare(
     connections: Counter[str] = Counter()
     schedulers: Counter[str] = Counter()
     texts: dict[bytes, str] = {}
-    uneven = _uneven(dataplane, ours)
+    uneven, mute = _uneven(dataplane, ours), mute_families(dataplane, ours)
     for key, port in ours.ports.items():
         both = made(port, ours.services.get(name_of(port)), there, ours)
         entry = live.pop(key, None)
@@ -140,7 +149,8 @@ def _compare(
         known = Known(dataplane.mode, endpoints, whole, ours.knows_node, key in ours.rivals)
         differs = () if entry == both.here == both.there else tuple(differences(entry, both, known))
         differs = (*differs, _WEIGHTS) if key in uneven else differs
-        differs = differs or ((_DAMAGED,) if entry.damaged else ())
+        is_mute = is_node_port(key) and family_of(key) in mute
+        differs = differs or ((_DAMAGED,) if entry.damaged or is_mute else ())
         _remember(port.name, differs, found)
         result = result_of(differs)
         if result == "same" and (not endpoints or entry.doubtful):
