@@ -94,6 +94,7 @@ class NftChains:
     def _follow(self, name: str, source: Source) -> Outcome:
         masquerade = doubtful = damaged = False
         sticky: dict[str, str] = {}
+        protocols = frozenset[int]()
         for step in self._table.chains.get(name, ()):
             if step.unknown:
                 self.note(name, step)
@@ -103,6 +104,7 @@ class NftChains:
                 continue
             if not self._matches(name, step, source):
                 continue
+            protocols |= _protocols_of(step)
             for action in step.actions:
                 if action.kind == "mark":
                     if not name.startswith("external-"):
@@ -117,12 +119,15 @@ class NftChains:
                 doubtful |= found.doubtful
                 damaged |= found.damaged
                 if ends or found.ends:
-                    return replace(found, masquerade=masquerade, doubtful=doubtful, damaged=damaged)
+                    protocols |= found.protocols
+                    return replace(
+                        found, masquerade=masquerade, protocols=protocols, doubtful=doubtful, damaged=damaged
+                    )
         if sticky:
             self._notes.remark(self.called(name), "session affinity, and no way to an endpoint for new clients")
             endpoints = frozenset(leaf.endpoint for to in sticky if (leaf := self._table.leaves.get(to)))
             return Outcome(endpoints, masquerade)
-        return Outcome(masquerade=masquerade, doubtful=doubtful, damaged=damaged)
+        return Outcome(masquerade=masquerade, protocols=protocols, doubtful=doubtful, damaged=damaged)
 
     def _act(
         self, name: str, step: Step, action: Action, source: Source, sticky: dict[str, str]
@@ -200,7 +205,7 @@ class NftChains:
             return False
         for condition in step.conditions:
             match condition.kind:
-                case "protocol":
+                case "protocol" if not condition.negated:
                     continue
                 case "from-node":
                     result &= (source is Source.NODE) is not condition.negated

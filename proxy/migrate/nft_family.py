@@ -46,6 +46,7 @@ class _Found(Struct):
     verdict: Refusal = ""
     sources: Sources | None = None
     doubtful: bool = False
+    damaged: bool = False
 
 
 def read_family(table: NftTable, notes: Notes) -> NftEntries:
@@ -65,14 +66,14 @@ class _Reader:
         base = NftBase(self._table, self._chains, self._notes)
         base.check()
         for map_name in (SERVICE_IPS, NODE_PORTS):
-            for found, chain, comment in self._elements(map_name):
+            for _, found, chain, comment in self._elements(map_name):
                 if isinstance(chain, str):
                     found.chain, found.name = chain, comment or name_of(chain)
         for map_name in (NO_ENDPOINTS, NO_NODE_PORTS):
-            for found, chain, comment in self._elements(map_name):
-                found.verdict = self._refusal(chain)
+            for key, found, chain, comment in self._elements(map_name):
                 found.name = found.name or comment
-        for found, chain, _ in self._elements(FIREWALL):
+                found.verdict = self._refusal(key, chain, found)
+        for _, found, chain, _ in self._elements(FIREWALL):
             before = self._notes.seen
             if isinstance(chain, str):
                 found.sources = self._chains.sources(chain)
@@ -141,8 +142,8 @@ class _Reader:
             for key, _ in lacking:
                 made[key] = replace(made[key], damaged=True)
 
-    def _elements(self, map_name: str) -> Iterator[tuple[_Found, str | int, str]]:
-        """Of each element, where its verdict leads: a chain, or Verdict.DROP; and its comment. Noted, if it is another."""
+    def _elements(self, map_name: str) -> Iterator[tuple[bytes, _Found, str | int, str]]:
+        """Of each element, its key, where its verdict leads: a chain, or Verdict.DROP; and its comment. Noted, if it is another."""
         for key, (data, comment) in self._table.maps.get(map_name, {}).items():
             whole = bytes((self._table.family,)) + key if len(key) == 8 else key
             if len(whole) not in (9, 8 + self._table.family.address_size):
@@ -156,17 +157,30 @@ class _Reader:
                 self._notes.add(f"map {map_name}, {describe_key(whole)}", cause)
                 self._doubtful.add(whole)
                 continue
-            yield self._found.setdefault(whole, _Found()), chain, comment.rstrip(":")
+            yield whole, self._found.setdefault(whole, _Found()), chain, comment.rstrip(":")
 
-    def _refusal(self, chain: str | int) -> Refusal:
+    def _refusal(self, key: bytes, chain: str | int, found: _Found) -> Refusal:
         if not isinstance(chain, str):
             return "drop"
-        return self._chains.through(chain, Source.OUTSIDE).refusal
+        outcome = self._chains.through(chain, Source.OUTSIDE)
+        found.doubtful |= outcome.doubtful
+        if outcome.protocols - {key[-8]}:
+            self._notes.remark(_called(key, found.name), "what refuses its connections is for another protocol")
+            found.damaged = True
+        return outcome.refusal
 
     def _entry(self, key: bytes, found: _Found) -> Entry:
         refusal = found.verdict
         if not found.chain:
-            return Entry(key, found.name, refusal=refusal, outside_refusal=refusal, sources=found.sources)
+            return Entry(
+                key,
+                found.name,
+                refusal=refusal,
+                outside_refusal=refusal,
+                sources=found.sources,
+                doubtful=found.doubtful,
+                damaged=found.damaged,
+            )
         before = self._notes.seen
         external = len(key) == 9 or found.chain.startswith("external-")
         outside = self._chains.through(found.chain, Source.OUTSIDE)
@@ -188,7 +202,7 @@ class _Reader:
             lasting.affinity,
             found.sources,
             doubtful=found.doubtful or outside.doubtful or inside.doubtful or now.doubts > before.doubts,
-            damaged=outside.damaged or inside.damaged or now.faults > before.faults,
+            damaged=found.damaged or outside.damaged or inside.damaged or now.faults > before.faults,
         )
 
     def _inside(self, key: bytes, chain: str) -> Outcome:
