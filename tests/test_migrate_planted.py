@@ -224,6 +224,8 @@ IN_NFTABLES: list[tuple[str, str, set[str] | None]] = [
     ("\t\tgoto service-F7WZT7J3-default/np-cluster/udp/p53udp", "meta l4proto tcp goto service-F7WZT7J3-default/np-cluster/udp/p53udp", {"NodePort 30102/UDP (IPv4)"}),
     ("\t\tgoto service-F7WZT7J3-default/np-cluster/udp/p53udp", "meta l4proto != sctp goto service-F7WZT7J3-default/np-cluster/udp/p53udp", {"NodePort 30102/UDP (IPv4)"}),
     ("\t\treject", "meta l4proto udp reject", {"10.96.30.10:80/TCP", "NodePort 30108/TCP (IPv4)"}),
+    ("ct status dnat ip saddr . ip daddr", "SUB @hairpin=!= @hairpin", None),
+    ("ct status dnat ip saddr . ip daddr", "SUB ct status dnat=ct status & dnat == 0", None),
     ("10.96.30.1, 10.96.30.2,", "SUB 10.96.30.1,=10.244.1.3, 10.96.30.1,", AT_LAST_POD),
     ('elements = { 10.96.30.10 . tcp . 80 comment "default/empty:p80tcp"', "SUB { 10.96={ 10.96.30.1 . tcp . 80 : drop, 10.96", {WEB}),
     ("meta mark & 0x00004000 != 0x00000000", "SUB masquerade fully-random=meta l4proto { tcp, udp } masquerade to :7", None),

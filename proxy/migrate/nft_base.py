@@ -259,7 +259,8 @@ class NftBase:
                 return not kinds or (len(kinds) == 1 and _is_about_cluster_ips(step))
             case "masquerade":
                 is_marked = step.conditions == (Condition("mark", self._bit, negated=True),)
-                return is_marked or kinds in ([], ["status", "hairpin"])  # up to v1.32: behind a rule that returns
+                is_hairpin = [(c.kind, c.negated) for c in step.conditions] == [("status", True), ("hairpin", False)]
+                return is_marked or is_hairpin or not kinds  # up to v1.32: behind a rule that returns
         return False
 
     def _reached(self, kind: str, hook: int) -> Iterator[tuple[str, Step]]:
