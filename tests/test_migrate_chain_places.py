@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from proxy.migrate import live
+from proxy.migrate import chain_places, live
 from proxy.migrate.entries import Dataplane, Entry
+from proxy.migrate.facts import BaseChain
 from rules.elements import describe_key
 from tests.dataplanes import inside, needs, needs_root, recorded, restore_iptables, run
 from tests.netns import Namespace
@@ -160,10 +161,10 @@ def test_of_iptables_nft(change: str, namespace: Namespace) -> None:
 def test_of_a_family_that_is_legacys(namespace: Namespace) -> None:
     """Chains of iptables-nft are nobody's then."""
     entry = Entry(bytes((10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0)))
-    chains = live.BaseChain("ip", "nat", "OUTPUT", "nat", "output", 50, "drop", 3, "iptables")
+    chains = BaseChain("ip", "nat", "OUTPUT", "nat", "output", 50, "drop", 3, "iptables")
     for source, number in (("iptables-legacy-save", 0), ("iptables-nft-save, iptables-legacy-save", 2), ("netlink", 2)):
         one = Dataplane("iptables", (entry,), source=source)
-        assert len(live.chain_places.judged(one, [chains]).remarks) == number
+        assert len(chain_places.judged(one, [chains]).remarks) == number
 
 
 def test_of_ipvs_mode() -> None:
@@ -171,15 +172,15 @@ def test_of_ipvs_mode() -> None:
     entry = Entry(bytes((10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0)))
     guarded = Entry(bytes((10, 96, 0, 2, 6, 0, 0, 0, 0, 80, 0, 0)), sources=())
     one = Dataplane("ipvs", (entry, guarded), source="netlink")
-    usual = live.BaseChain("ip", "nat", "OUTPUT", "nat", "output", -100, "accept", 3, "iptables")
-    assert live.chain_places.judged(one, [usual]) == one
+    usual = BaseChain("ip", "nat", "OUTPUT", "nat", "output", -100, "accept", 3, "iptables")
+    assert chain_places.judged(one, [usual]) == one
     for chain_, concerned in (
         (replace(usual, hook="prerouting"), [True, True]),
         (replace(usual, family="ip6", hook="prerouting"), [False, False]),
         (replace(usual, table="filter", name="INPUT", kind="filter", hook="output", priority=0), [False, True]),
         (replace(usual, table="filter", name="INPUT", kind="filter", hook="input", priority=7), [False, False]),
     ):
-        found = live.chain_places.judged(one, [chain_])
+        found = chain_places.judged(one, [chain_])
         assert [entry.damaged for entry in found.entries] == concerned
         assert bool(found.remarks) is (chain_.family == "ip")
 
