@@ -12,10 +12,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from proxy.migrate.entries import Dataplane, Entry, Unread
+from proxy.migrate.entries import Dataplane, Entry
 from proxy.migrate.facts import BaseChain
 from proxy.migrate.iptables_base import CONCERNED, FIREWALL, IPVS_JUMPS, JUMPS
 from proxy.migrate.nft_places import TRACKED, TRANSLATED
+from proxy.unread import Unread
 from rules.elements import family_of
 
 NAT_PRIORITY: Final = {"prerouting": -100, "output": -100, "postrouting": 100}
