@@ -324,7 +324,9 @@ class Agent:
         outcome = Outcome(sum(one.operations for one in outcomes), sum(one.bytes for one in outcomes))
         if outcome.operations:
             self._log("committed", started, len(wanted), outcome)
-        if settled.done or not settled.stopped:
+        if any(one.others_ruled for one in outcomes):
+            self._tell(True, self.tables.everything, ())
+        elif settled.done or not settled.stopped:
             self._tell(False, settled.done, flows)
         if settled.stopped:
             raise settled.stopped
@@ -348,19 +350,19 @@ class Agent:
             self.audits.at_once(now, why)
         elif why:  # nobody knows what was done to which table
             changes += [Touched(family, is_rebuilt=True) for family in self.tables.families]
-        self._undo(started, options, changes, why or "another program changed them")
+        self._undo(started, changes, why or "another program changed them")
         self._touched = []
 
-    def _undo(self, started: float, options: Options, changes: Sequence[Touched], cause: str) -> None:
+    def _undo(self, started: float, changes: Sequence[Touched], cause: str) -> None:
         """Raises TransactionError."""
-        outcome = self.tables.mend(changes, lambda: self._everything(options))
+        outcome = self.tables.mend(changes)
         if outcome.operations:
             self.repairs += 1
             self.syncs.committed(time.perf_counter() - started, outcome.operations, outcome.bytes)
-            if outcome.everything is None:
-                self._tell(False, {}, self._let_through())
+            if outcome.others_ruled:
+                self._tell(True, self.tables.everything, ())
             else:
-                self._tell(True, outcome.everything, ())
+                self._tell(False, {}, self._let_through())
             LOG.warning(
                 "tables_mended",
                 by=", ".join(dict.fromkeys(change.who for change in changes if change.who)) or "unknown",
@@ -387,16 +389,10 @@ class Agent:
         touched = self.audits.step(self._clock())
         if touched:
             try:
-                self._undo(started, self.tables.options, [touched], self.audits.cause)
+                self._undo(started, [touched], self.audits.cause)
             except TransactionError as error:
                 self.sync_failures += 1
                 self._put_back(error, started, False)
-
-    def _everything(self, options: Options) -> Wanted:
-        """All that is wanted, while nothing of it is new."""
-        wanted = self.refusals.without(self.state.everything())
-        self.state.settle_all()
-        return self._wanted(options, wanted)
 
     def _pace(self, now: float) -> None:
         """Mend at once, but not a hundred times a second against somebody who does not give in."""

@@ -61,7 +61,7 @@ class Standby:
 
     def renew(self, contents: Callable[[], Sequence[Contents]]) -> None:
         """Our tables have been made anew, or were found, and what changes them next would not fit the standby: it goes, and
-        is built anew. contents: says what the tables hold when it is asked, [] if that is not known just now."""
+        is built anew. contents: says what the tables hold when it is asked."""
         self._contents = contents
         self.close()
         self.next_at = self._began + PAUSE
@@ -117,13 +117,9 @@ class Standby:
             done += len(operations)
 
     def _begin(self) -> None:
-        found = self._contents()
-        if not found:
-            self.next_at = math.inf  # until it is known, which `renew` tells
-            return
         self._began = self._clock()
         self._kernel = self._kernel or self._open()
-        made = [self._mirror.contents(each) for each in found]
+        made = [self._mirror.contents(each) for each in self._contents()]
         self._build = _pieces(made)
         self._entrance = [operation for each in made for operation in each.entrance]
         self.next_at = -math.inf

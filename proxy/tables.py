@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Protocol
 
 import structlog
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from rules.adopt import Adopted, adopt
 from rules.audit import audit
@@ -20,20 +20,17 @@ from rules.diff import Plan, Programmed
 from rules.dump import TableState
 from rules.elements import ServicePort, family_of
 from rules.errors import KernelUnreachable, TransactionError
+from rules.judgement import Action, judge
 from rules.layout import LAYOUTS, Network, Options
 from rules.mend import mend
 from rules.objects import PERSIST, Family, Table
 from rules.rehearsal import rehearse
+from rules.restore import restore
 from rules.table_reader import Reader
 from rules.tables import change_local, change_service_cidrs, place, replace
 from rules.transaction import Operation
 
 LOG = structlog.get_logger()
-
-T = TypeVar("T")
-
-REVIVALS: Final = 3
-"""So many times tables that are gone are made again during one change: who goes on taking them away has won for now."""
 
 Ports = Mapping[bytes, ServicePort | None]
 Addresses = Mapping[Family, frozenset[bytes]]
@@ -54,12 +51,12 @@ class Nftables(Protocol):
 
 class Outcome(Struct, frozen=True):
     """What a transaction was: its operations and bytes. differences: of each table that was taken over, how much of it
-    was not as it should be. everything: what the tables hold now, if it was all looked at."""
+    was not as it should be. others_ruled: whether others had changed a table so that anything may have come of it."""
 
     operations: int
     bytes: int
     differences: dict[str, int] = {}
-    everything: Ports | None = None
+    others_ruled: bool = False
 
 
 class Wanted(Struct, frozen=True):
@@ -94,7 +91,8 @@ class Tables:
         self.service_cidrs: tuple[Network, ...] = ()
         self.is_taking_over = False
         """Whether the last `start` was, at least in part, about what was there already."""
-        self._revived = (0, 0)
+        self._former: dict[Family, Programmed] = {}
+        self._righted = (0, 0)
 
     @property
     def are_programmed(self) -> bool:
@@ -108,6 +106,7 @@ class Tables:
 
     def forget(self) -> None:
         """What the kernel holds is not what we thought."""
+        self._former = self.programmed or self._former
         self.programmed = {}
 
     def read(self, *, settled: bool = True, families: Collection[Family] = ()) -> Found:
@@ -139,13 +138,15 @@ class Tables:
         programmed = {family: one.programmed for family, one in made.items()}
         rulebook = wanted.options, wanted.service_cidrs
         # They may have been put right by differences, and be what they were.
-        is_new = self.programmed.keys() != programmed.keys() or rulebook != (self.options, self.service_cidrs)
-        is_new = is_new or not all(one.is_like(self.programmed[family]) for family, one in programmed.items())
-        self.programmed, (self.options, self.service_cidrs) = programmed, rulebook
+        former = self.programmed or self._former
+        is_new = former.keys() != programmed.keys() or rulebook != (self.options, self.service_cidrs)
+        is_new = is_new or not all(one.is_like(former[family]) for family, one in programmed.items())
+        self.programmed, self._former = programmed, {}
+        self.options, self.service_cidrs = rulebook
         if self._standby and is_new:
             self._standby.renew(self._contents)
         differences = {family.nft: one.differences.total for family, one in made.items() if one.differences}
-        return Outcome(len(operations), size, differences, wanted.ports)
+        return Outcome(len(operations), size, differences)
 
     def rehearse(self, wanted: Wanted, found: Found) -> TransactionError | None:
         """What the kernel has against `start` with these; nothing is done."""
@@ -169,71 +170,84 @@ class Tables:
                 operations += change_service_cidrs(LAYOUTS[family], wanted.service_cidrs)
             if wanted.options != self.options:
                 operations += change_local(LAYOUTS[family], wanted.options)
-        size = self._reviving(lambda: self.kernel.commit(operations))
+        size, others_ruled = self._commit(operations, operations)
         for family, plan in plans.items():
             self.programmed[family].accept(plan)
         self.options, self.service_cidrs = wanted.options, wanted.service_cidrs
         if self._standby:
             self._standby.follow(operations)
-        return Outcome(len(operations), size)
+        return Outcome(len(operations), size, others_ruled=others_ruled)
 
-    def mend(self, changes: Iterable[Touched], everything: Callable[[], Wanted]) -> Outcome:
-        """Undo what others did. everything: asked for when a table is there that is not laid out as ours."""
-        merged = list(merge(changes))
-        done = self._reviving(lambda: self._mend(merged, everything))
-        (operations, size), self._revived = self._revived, (0, 0)
-        return structs.replace(done, operations=done.operations + operations, bytes=done.bytes + size)
-
-    def _mend(self, changes: Iterable[Touched], everything: Callable[[], Wanted]) -> Outcome:
+    def mend(self, changes: Iterable[Touched]) -> Outcome:
+        """Undo what others did."""
         operations: list[Operation] = []
-        gone = False
-        for touched in changes:
+        looked: list[Family] = []
+        for touched in merge(changes):
             if touched.family in self.programmed and self.options is not None:
-                programmed = self.programmed[touched.family]
-                found = mend(programmed, touched, self.options, self.service_cidrs)
+                found = mend(self.programmed[touched.family], touched, self.options, self.service_cidrs)
                 if found is None:
-                    there = self.read(families=[touched.family])
-                    if there.get(touched.family):
-                        others = [family for family in self.families if family is not touched.family]
-                        return self.start(everything(), there | (self.read(families=others) if others else {}))
-                    gone = True
-                    found = self._again(programmed)
-                operations += found
-        size = self.kernel.commit(operations)
-        if gone:
-            self.programmed = dict(self.programmed)  # whoever is reading the tables has to begin anew
-        return Outcome(len(operations), size)
+                    looked.append(touched.family)
+                operations += found or ()
+        right, were_there = self._right(looked, self.read(families=looked)) if looked else ([], False)
+        size, others_ruled = self._commit([*operations, *right], ())
+        self._made_right(right)
+        (done, bytes_), self._righted = self._righted, (0, 0)
+        return Outcome(len(operations) + len(right) + done, size + bytes_, others_ruled=were_there or others_ruled)
 
-    def _reviving(self, action: Callable[[], T]) -> T:
-        """Again when it was refused because tables were gone, and they have been made again."""
-        for _ in range(REVIVALS):
+    def _commit(self, operations: Sequence[Operation], afterwards: Sequence[Operation]) -> tuple[int, bool]:
+        """Commit `operations`. Where others have been at the tables meanwhile: what puts these right and `afterwards`, in one
+        transaction, so that nobody can come in between. What was put right counts as done by the `mend` that follows, which
+        knows whose doing it was. Returns the bytes of `operations`, and Outcome.others_ruled."""
+        try:
+            return self.kernel.commit(operations), False
+        except TransactionError as error:
+            refused = error
+        for is_patient in (True, False):  # somebody may be faster than a look at the tables: then they are made anew
+            if judge(refused)[0] is not Action.MEND:
+                break
+            right, were_there = self._right(self.programmed, self.read(settled=False) if is_patient else {})
+            if not right and afterwards:
+                break  # it is not them
             try:
-                return action()
+                size = self.kernel.commit([*right, *afterwards])
             except TransactionError as error:
-                if not self._revive(error):
-                    raise
-        return action()
+                refused = error
+                continue
+            self._made_right(right)
+            self._righted = self._righted[0] + len(right), self._righted[1] + (size if right else 0)
+            return 0 if right else size, were_there
+        raise refused
 
-    def _revive(self, error: TransactionError) -> bool:
-        """Make tables that are gone again, as they were. Who took them away is told later: what is done here counts as
-        done by the `mend` that follows."""
-        if all(failure.errno != errno.ENOENT for failure in error.failures):
-            return False
-        found = self.read(settled=False)
-        gone = [programmed for family, programmed in self.programmed.items() if found.get(family, True) is None]
-        operations = [operation for programmed in gone for operation in self._again(programmed)]
-        size = self.kernel.commit(operations)
-        self._revived = self._revived[0] + len(operations), self._revived[1] + size
-        self.programmed = dict(self.programmed)  # as in `mend`
-        return bool(gone)
+    def _right(self, families: Iterable[Family], found: Found) -> tuple[list[Operation], bool]:
+        """What makes tables what they were: by differences, or anew where there is none or it is another one. And whether
+        one that was there was others' work."""
+        operations: list[Operation] = []
+        were_there = False
+        for programmed in map(self.programmed.__getitem__, families):
+            there = found.get(programmed.layout.family)
+            owner = self.kernel.port if self.owned else 0
+            by_differences = restore(programmed, there, *self._rulebook(), owner) if there else None
+            found_wrong = self._again(programmed) if by_differences is None else by_differences
+            operations += found_wrong
+            were_there |= bool(there and found_wrong)
+        return operations, were_there
+
+    def _made_right(self, operations: Sequence[Operation]) -> None:
+        if operations:
+            self.programmed = dict(self.programmed)  # whoever is reading the tables has to begin anew
+
+    @property
+    def everything(self) -> dict[bytes, ServicePort | None]:
+        """All that the tables hold."""
+        return {key: entry.port for one in self.programmed.values() for key, entry in one.entries.items()}
 
     def _again(self, programmed: Programmed) -> list[Operation]:
-        """A table that is gone, as it was."""
+        """A table as it was, in the place of whatever is there."""
         return [*place(programmed.layout, owned=self.owned), *self._content(programmed).all]
 
     def _contents(self) -> list[Contents]:
-        """What the tables hold; [] while nobody knows."""
-        return [self._content(programmed) for programmed in self.programmed.values()]
+        """What the tables hold, or should."""
+        return [self._content(programmed) for programmed in (self.programmed or self._former).values()]
 
     def _content(self, programmed: Programmed) -> Contents:
         return contents(programmed, *self._rulebook())

@@ -23,7 +23,7 @@ def mend(
         return None
     operations: list[Operation] = []
     if touched.chains:
-        chains = chains_of(programmed, options, service_cidrs) | _turns_of(programmed)
+        chains = chains_of(programmed, options, service_cidrs) | turns_of(programmed)
         for name in sorted(touched.chains):
             if name not in chains:
                 return None
@@ -58,7 +58,7 @@ def chains_of(programmed: Programmed, options: Options, service_cidrs: Iterable[
     return found
 
 
-def _turns_of(programmed: Programmed) -> Rules:
+def turns_of(programmed: Programmed) -> Rules:
     """The chains of round robin."""
     rules = (programmed.turn_rules(turn) for turn in programmed.turns())
     return {mine[0].chain.name: (mine[0].chain, mine) for mine in rules}

@@ -90,7 +90,7 @@ def test_what_is_wrong_is_found_and_mended(batches: list[list[Event]], seed: int
         for touched in agent.tables.audit(FakeReader(kernel, rand.randint(1, 9))):
             if touched:
                 assert not touched.is_rebuilt
-                agent.tables.mend([touched], lambda: pytest.fail("it is no case for a look at everything"))
+                agent.tables.mend([touched])
         check(kernel, cluster)
         assert findings(agent, FakeReader(kernel)) == []
 
@@ -355,7 +355,7 @@ def test_the_kernel_is_compared(
     assert {name for touched in found for name, _ in touched.elements} == elements
     assert {name for touched in found for name in touched.chains} == chains
     assert any(touched.is_rebuilt for touched in found) == is_rebuilt
-    world.agent.tables.mend(found, lambda: world.agent._everything(world.agent.tables.options))  # type: ignore[arg-type]
+    world.agent.tables.mend(found)
     reader.close()
 
 

@@ -7,6 +7,7 @@ import errno
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -346,13 +347,14 @@ def test_rules_are_seen_to_while_it_is_built() -> None:
 
 
 def test_what_is_outdated_goes_at_once_and_is_built_at_leisure() -> None:
-    """A table of ours that was there, and is numbered anew. What ours let pass, an old standby would not."""
+    """A table of ours that is numbered anew. What ours let pass, an old standby would not."""
     world = Watched().start(*WEB)
     world.settle()
     for expected in (1, 2):
         world.handle(*put(endpoint_slice("web", *(f"10.244.0.{expected + i}" for i in (1, 2)))))  # one goes, one comes
         world.kernel.commit([AddChain(Chain(LAYOUTS[Family.IPV4].table, f"foreign{expected}"))])
-        world.handle(TablesTouched((Touched(Family.IPV4, is_rebuilt=True),)))
+        world.agent.tables.forget()
+        world.handle()
         assert not world.standby.is_ready and world.kernel.dump(standby.table(Family.IPV4)) is None
         world.settle()
         assert not world.standby.is_ready
@@ -362,6 +364,20 @@ def test_what_is_outdated_goes_at_once_and_is_built_at_leisure() -> None:
         world.settle()
         assert world.standby.is_ready and len(world.sockets) == 1 + expected
         world.compare()
+
+
+def test_a_table_that_is_laid_out_otherwise_is_made_again_with_the_same_numbers() -> None:
+    world = Watched().start(*WEB)
+    world.settle()
+    for turn in range(3):
+        world.handle(*put(endpoint_slice("web", *(f"10.244.0.{turn + i}" for i in (1, 2)))))  # one goes, one comes
+        world.kernel.commit([AddChain(Chain(LAYOUTS[Family.IPV4].table, "foreign"))])
+        world.handle(TablesTouched((Touched(Family.IPV4, is_rebuilt=True),)))
+        assert world.agent.repairs == turn + 1
+        assert "foreign" not in world.kernel.dump(LAYOUTS[Family.IPV4].table).chains
+        world.check()
+        world.compare()
+    assert len(world.sockets) == 1 and world.standby.is_ready
 
 
 def test_a_flush_of_our_tables_is_undone_with_the_same_numbers() -> None:
@@ -413,15 +429,88 @@ def test_what_is_put_right_by_differences_leaves_it_alone() -> None:
     world.compare()
 
 
-def test_it_waits_while_nobody_knows_what_the_tables_hold() -> None:
+def test_it_is_built_of_what_should_be_there_while_the_tables_are_put_right() -> None:
     world = Watched().start(*WEB)
+    world.kernel.commit([FlushChain(LAYOUTS[Family.IPV4].chain("services"))])
+    world.kernel.reason = Failure(None, errno.ENOMEM)
     world.agent.tables.forget()
+    world.handle()
     world.settle()
-    assert not world.sockets and world.standby.next_at == math.inf
-    world.start()
+    assert world.standby.is_ready and world.agent.sync_failures
+    world.kernel.reason = None
+    world.clock.now += 1000.0
+    world.handle()
     world.settle()
-    assert world.standby.is_ready
+    assert len(world.sockets) == 1 and not world.agent._failures, "all is as it was"
     world.compare()
+
+
+@dataclass
+class Meddling:
+    """Somebody else, who is at the tables again before each of the agent's next `times` transactions."""
+
+    kernel: FakeKernel
+    meddle: Callable[[], None]
+    times: int
+
+    def __call__(self, operations: Sequence[Operation]) -> int:
+        if self.times and operations:
+            self.times -= 1
+            self.meddle()
+        return FakeKernel.commit(self.kernel, operations)
+
+
+def _meddlings() -> dict[str, Callable[[FakeKernel], None]]:
+    v4 = LAYOUTS[Family.IPV4]
+
+    def others(kernel: FakeKernel, *operations: Operation) -> None:
+        FakeKernel.commit(kernel, operations)
+
+    def elements(kernel: FakeKernel) -> None:
+        there = kernel.dump(v4.table)
+        assert there
+        name = v4.addresses.endpoints.name
+        others(kernel, *(DeleteElement(v4.addresses.endpoints, key) for key in there.sets[name].elements))
+
+    def flush_ruleset(kernel: FakeKernel) -> None:
+        for family in FAMILIES:
+            if kernel.dump(LAYOUTS[family].table):
+                others(kernel, DeleteTable(LAYOUTS[family].table))
+
+    def more_and_more(kernel: FakeKernel) -> None:
+        (elements if stages.pop(0) else flush_ruleset)(kernel)
+
+    stages = [True, False] * 9
+
+    def chain(kernel: FakeKernel) -> None:
+        elements(kernel)
+        others(kernel, AddChain(Chain(v4.table, "foreign")))
+
+    return {"elements": elements, "chain": chain, "tables": flush_ruleset, "more": more_and_more}
+
+
+@pytest.mark.parametrize(
+    ("what", "times"),
+    [("elements", 1), ("chain", 1), ("tables", 1), ("elements", 2), ("chain", 2), ("tables", 2), ("more", 2)],
+)
+def test_a_change_goes_through_whatever_others_do_at_that_moment(what: str, times: int) -> None:
+    """And the standby does the same change: it is what serves while our tables are somebody else's play."""
+    world = Watched().start(*WEB)
+    world.handle(*put(endpoint_slice("web", "10.244.0.2", "10.244.0.3")))  # numbers are others than in a new table
+    world.settle()
+    meddle = _meddlings()[what]
+    meddling = Meddling(world.kernel, lambda: meddle(world.kernel), times)
+    for turn in range(3):
+        meddling.times = times
+        world.kernel.commit = meddling
+        world.handle(*put(endpoint_slice("web", "10.244.0.2", f"10.244.0.{turn + 4}")))
+        assert (world.agent.sync_failures, world.agent.repairs) == (0, turn)
+        del world.kernel.commit
+        assert world.standby.is_ready and len(world.sockets) == 1
+        world.handle(TablesTouched(tuple(Touched(family, is_rebuilt=True) for family in FAMILIES)))
+        assert world.agent.repairs == turn + 1
+        world.check()
+        world.compare()
 
 
 # When it fails.
