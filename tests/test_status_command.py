@@ -8,9 +8,10 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from msgspec import structs
 
 from integration.apiserver.certificates import Authority
 from integration.processes import free_port
@@ -22,7 +23,7 @@ from proxy.events import Delete
 from proxy.http_message import Request, Response, text
 from proxy.page_server import PageServer
 from proxy.status import command, pages
-from proxy.status.report import History, Slot
+from proxy.status.report import History, Protection, Slot
 from proxy.status.text import text as shown
 from proxy.tls import Certificates, wrapping
 from proxy.tls_files import TlsFiles
@@ -81,8 +82,17 @@ def test_a_healthy_agent(world: StatusWorld, capsys: pytest.CaptureFixture[str])
     assert "  tables      IPv4: 1 service port, 8 elements" in [
         re.sub(r"\d+ elements", "8 elements", line) for line in lines
     ]
+    assert "  others      can change our tables, which costs connections until it is undone" in lines
     assert "  left out    nothing" in lines and "  repairs     none: nobody changed our tables" in lines
     assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize("protection", [one for one in get_args(Protection) if one])
+def test_who_can_change_the_tables_is_one_row(world: StatusWorld, protection: Protection) -> None:
+    said = shown(structs.replace(world.view.summary(), protection=protection)).splitlines()
+    [row] = [line for line in said if line.startswith("  others ")]
+    assert ("standby" in row) == ("standby" in protection) and len(row) <= 120
+    assert "  others " not in shown(structs.replace(world.view.summary(), protection=""))
 
 
 def test_as_json(world: StatusWorld, capsys: pytest.CaptureFixture[str]) -> None:

@@ -293,6 +293,26 @@ def test_repairs_are_counted_and_old_ones_are_no_reason_to_look(world: StatusWor
     assert said["repairs"]["count"] == 1 and said["health"]["verdict"] == "healthy"
 
 
+class Kept:
+    """In the place of a proxy.standby.Standby."""
+
+    is_ready = False
+
+    def renew(self, contents: object) -> None: ...
+
+    def follow(self, operations: object) -> None: ...
+
+
+def test_who_can_change_the_tables_is_said() -> None:
+    kept = Kept()
+    worlds = [StatusWorld(), StatusWorld(owned=True), StatusWorld(standby=kept)]
+    for world in worlds:
+        world.list(WEB, *ENDPOINTS)
+    assert [world.ask("/status/summary")["protection"] for world in worlds] == ["watched", "owned", "standby-missing"]
+    kept.is_ready = True
+    assert worlds[-1].ask("/status/summary")["protection"] == "standby"
+
+
 def test_deprecations(world: StatusWorld) -> None:
     world.findings = [
         Finding(check="ipvs-mode", severity="broken", title="IPVS", explanation="", remedy="leave it", evidence=())

@@ -129,13 +129,21 @@ function tile(title, value, note) {
   return make("div", {}, make("dt", {}, title), make("dd", {}, value, ...(note ? [make("small", {}, note)] : [])));
 }
 
-function* tiles({ health, counts, families, repairs, rejected, refused, now, started }) {
+const PROTECTIONS = {
+  "owned": ["owned", "others cannot change them"],
+  "standby": ["standby", "a second table answers while what others do is undone"],
+  "standby-missing": ["no standby yet", "what others do costs connections until it is undone"],
+  "watched": ["watched", "what others do costs connections until it is undone"],
+};
+
+function* tiles({ health, counts, families, protection, repairs, rejected, refused, now, started }) {
   yield tile("Last sync", ago(health.synced_ago), health.waiting ? `${many(health.waiting, "event")} waiting` : "nothing waits");
   yield tile("Services", number(counts.services), many(counts.slices, "EndpointSlice"));
   yield tile("Endpoints", number(counts.endpoints));
   for (const { family, programmed, service_ports: ports, elements } of families) {
     yield tile(family, programmed ? number(ports) : "not programmed", programmed ? `service ports, ${many(elements, "element")}` : "");
   }
+  if (PROTECTIONS[protection]) yield tile("Tables", ...PROTECTIONS[protection]);
   yield tile("Left out", number(rejected + refused));
   yield tile("Repairs", number(repairs.count));
   yield tile("Running for", span(now - started), health.failures ? many(health.failures, "failed transaction") : "");

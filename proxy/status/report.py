@@ -15,6 +15,11 @@ SCHEMA: Final = "kube-proxy-nft/status/v1"
 Verdict = Literal["healthy", "attention", "unhealthy"]
 """attention: traffic flows as it should, and something is there that somebody should look at."""
 
+Protection = Literal["", "owned", "standby", "standby-missing", "watched"]
+"""Of our tables against others. owned: nobody else can change them. standby: what others do is undone, while a second table
+answers; standby-missing: that is being built, or could not be. watched: it is undone, and costs connections until then. '':
+the agent does not say."""
+
 
 class Health(Struct, frozen=True, kw_only=True):
     """reasons: in words, of all that is not as it should be. synced_ago: None: there was no sync yet. waiting: events in
@@ -116,6 +121,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     started: float
     health: Health
     families: tuple[FamilyShown, ...] = ()
+    protection: Protection = ""
     counts: Counts = Counts()
     source: str = ""
     watches: tuple[Watch, ...] = ()

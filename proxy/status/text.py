@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from proxy.detect.report import plain
-from proxy.status.report import Rejected, Summary, Watch
+from proxy.status.report import Protection, Rejected, Summary, Watch
 
 NAMED: Final = 10
 """Of what is left out."""
@@ -32,6 +32,7 @@ def text(summary: Summary, rejected: Iterable[Rejected] = (), *, colours: bool =
         ("last sync", _sync(summary)),
         ("services", _services(summary)),
         ("tables", _tables(summary)),
+        ("others", _others(summary)),
         ("last hour", _hour(summary)),
         ("repairs", _repairs(summary)),
         ("left out", _left_out(summary, list(rejected))),
@@ -67,6 +68,19 @@ def _tables(summary: Summary) -> Iterator[str]:
     for family in summary.families:
         ports, elements = many(family.service_ports, "service port"), many(family.elements, "element")
         yield f"{family.family}: " + (f"{ports}, {elements}" if family.programmed else "not programmed")
+
+
+_OTHERS: Final[dict[Protection, str]] = {
+    "owned": "cannot change our tables",
+    "standby": "can change our tables; a standby answers until that is undone",
+    "standby-missing": "can change our tables, and the standby that would answer until that is undone is not there yet",
+    "watched": "can change our tables, which costs connections until it is undone",
+}
+
+
+def _others(summary: Summary) -> Iterator[str]:
+    if words := _OTHERS.get(summary.protection):
+        yield words
 
 
 def _hour(summary: Summary) -> Iterator[str]:

@@ -21,6 +21,7 @@ from proxy.status.report import (
     FamilyShown,
     Health,
     History,
+    Protection,
     Refused,
     Repairs,
     Summary,
@@ -104,6 +105,7 @@ class View:
                 failures=agent.sync_failures,
             ),
             families=tuple(_families(agent)),
+            protection=_protection(agent),
             counts=self._count(),
             source=self._source,
             watches=watches,
@@ -179,6 +181,12 @@ def _families(agent: Agent) -> Iterator[FamilyShown]:
             service_ports=len(table.entries) if table else 0,
             elements=sum(list(table.sizes.values())) if table else 0,
         )
+
+
+def _protection(agent: Agent) -> Protection:
+    if agent.standby:
+        return "standby" if agent.standby.is_ready else "standby-missing"
+    return "owned" if agent.tables.owned else "watched"
 
 
 def _watch(watcher: look.Watcher, clock: float) -> Watch:
