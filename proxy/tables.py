@@ -198,25 +198,29 @@ class Tables:
         """Commit `operations`. Where others have been at the tables meanwhile: what puts these right and `afterwards`, in one
         transaction, so that nobody can come in between. What was put right counts as done by the `mend` that follows, which
         knows whose doing it was. Returns the bytes of `operations`, and Outcome.others_ruled."""
-        try:
-            return self.kernel.commit(operations), False
-        except TransactionError as error:
-            refused = error
+        size = self._try(operations)
         for is_patient in (True, False):  # somebody may be faster than a look at the tables: then they are made anew
-            if judge(refused)[0] is not Action.MEND:
+            if isinstance(size, int) or judge(size)[0] is not Action.MEND:
                 break
-            right, were_there = self._right(self.programmed, self.read(settled=False) if is_patient else {})
+            right, were_there = self._right(self.programmed, self.read() if is_patient else {})
             if not right and afterwards:
                 break  # it is not them
-            try:
-                size = self.kernel.commit([*right, *afterwards])
-            except TransactionError as error:
-                refused = error
-                continue
-            self._made_right(right)
-            self._righted = self._righted[0] + len(right), self._righted[1] + (size if right else 0)
-            return 0 if right else size, were_there
-        raise refused
+            size = self._try([*right, *afterwards])
+            if isinstance(size, int):
+                self._made_right(right)
+                self._righted = self._righted[0] + len(right), self._righted[1] + (size if right else 0)
+                return 0 if right else size, were_there
+            del right  # it is large, as what comes next
+        if isinstance(size, TransactionError):
+            raise size
+        return size, False
+
+    def _try(self, operations: Sequence[Operation]) -> int | TransactionError:
+        """What came of it, and nothing that would keep the operations in memory."""
+        try:
+            return self.kernel.commit(operations)
+        except TransactionError as error:
+            return error.with_traceback(None)
 
     def _right(self, families: Iterable[Family], found: Found) -> tuple[list[Operation], bool]:
         """What makes tables what they were: by differences, or anew where there is none or it is another one. And whether
