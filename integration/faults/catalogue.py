@@ -51,6 +51,7 @@ BY_OTHERS: Final = (
     Fault("one element deleted", others.delete_element),
     Fault("one element changed", others.change_element),
     Fault("one chain flushed", others.flush_chain),
+    Fault("flush ruleset every 30 ms under load", others.flush_again_and_again),
 )
 
 
@@ -65,7 +66,7 @@ def own(restarts: int, stopped: float, rounds: int) -> tuple[Fault, ...]:
         Fault("the disk is full", scarcity.full_disk, 1),
         Fault("the clock jumps by years", scarcity.clock, 1),
         Fault("netlink's receive buffers at their minimum", scarcity.buffers, 1),
-        Fault("memory limit of 200 MB", scarcity.memory, 1),
+        Fault(f"memory limit of {scarcity.MEMORY >> 20} MB", scarcity.memory, 1),
         Fault(f"SIGSTOP for {stopped:g} s, SIGCONT", partial(endings.stopped, seconds=stopped), 1),
     )
 

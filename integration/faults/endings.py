@@ -7,18 +7,17 @@ Tables are looked at before the next agent starts: what a transaction was to mak
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
 
 from integration.faults.agent import BEGUN
+from integration.faults.load import Load
 from integration.faults.stage import MANY, PATIENCE, Stage, Wrong, by_hand
 from integration.traffic import until
 
 TRIES = 10
-LOAD_EVERY = 0.005
+MISSED = 2000
 WITHIN_MANY = 0.001
 """Seconds after which the kernel is in the middle of taking in 2 * MANY changes of elements."""
 
@@ -94,34 +93,14 @@ def restarts(stage: Stage, count: int) -> float:
 
 
 def stopped(stage: Stage, seconds: float) -> float:
-    """SIGSTOP, changes meanwhile, SIGCONT: from there on."""
+    """SIGSTOP, MISSED changes meanwhile, SIGCONT: from there on."""
     stage.agent.process.send_signal(signal.SIGSTOP)
-    stage.change(min(100, stage.services))
+    for _ in range(MISSED // 100):
+        stage.change(min(100, stage.services))
     time.sleep(seconds)
     goes_on = time.monotonic()
     stage.agent.process.send_signal(signal.SIGCONT)
     return stage.right_since(goes_on)
-
-
-class Load:
-    """A context manager: a slice changes every LOAD_EVERY seconds. last: the time of the last change, after the block."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.last = 0.0
-        self._stage, self._done = stage, threading.Event()
-        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._done.wait(LOAD_EVERY):
-            self.last = self._stage.change(1)
 
 
 def _within(stage: Stage) -> float:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from integration.faults.stage import NUMBERS, PORT, PROBED, Stage, by_hand
+import time
+from typing import Final
+
+from integration.faults.load import Load
+from integration.faults.stage import NUMBERS, PORT, PROBED, Stage, Wrong, by_hand
+
+FLUSHES: Final = 30
+FLUSH_EVERY: Final = 0.03
+CHANGE_EVERY: Final = 0.01
 
 _KEY = f"{PROBED} . tcp . {PORT}"
 
@@ -31,6 +39,18 @@ def change_element(stage: Stage) -> float:
 
 def flush_chain(stage: Stage) -> float:
     return _do(stage, "flush chain T4 services")
+
+
+def flush_again_and_again(stage: Stage) -> float:
+    """By somebody who does not give in, while endpoints change all the time."""
+    with Load(stage, CHANGE_EVERY) as load:
+        for _ in range(FLUSHES):
+            flushed = stage.nft("flush ruleset")
+            if stage.expects_standby and not stage.has_standby():
+                raise Wrong("the standby was given up")
+            time.sleep(FLUSH_EVERY)
+    seconds = stage.right_since(max(flushed, load.last))
+    return 0.0 if stage.is_owned() else seconds  # then it was the last change's
 
 
 def _do(stage: Stage, commands: str) -> float:

@@ -16,7 +16,7 @@ from typing import Final
 
 from integration.faults.stage import NODE, Stage, Wrong, by_hand
 
-MEMORY: Final = 200 << 20
+MEMORY: Final = 160 << 20
 JUMPS: Final = (86_400, -86_400, 10 * 365 * 86_400, 0)
 """Seconds that the clock is off, one after the other."""
 _NUMBERS: Final = itertools.count(1)
@@ -85,11 +85,12 @@ def buffers(stage: Stage) -> float:
 
 
 def memory(stage: Stage) -> float:
-    """No more than MEMORY, of which the kernel takes what it needs for the rules: to take them over, to change and mend
-    them, and to replace them all."""
+    """No more than MEMORY, of which the kernel takes what it needs for the rules: to take them over, to change them (all at
+    once, too) and mend them, and to replace them all."""
     with limited(MEMORY) as limit:
         with _agent(stage, wrap=limit.wrap):
             seconds = _change_and_mend(stage)
+            stage.right_since(stage.change(stage.services))
             stage.kill()
             stage.nft(by_hand("add chain T4 foreign; add chain T6 foreign"))
             stage.start(wrap=limit.wrap)
