@@ -57,6 +57,7 @@ class Changes:
         self.neighbours: list[Neighbour] = []
         self._arriving: list[Neighbour] = []
         self._open: dict[Family, Touched] = {}
+        self._open_port = 0
 
     def feed(self, data: bytes | memoryview) -> list[Touched]:
         """The transactions that are complete now and concern our tables. Raises ValueError for what is no netlink."""
@@ -69,7 +70,8 @@ class Changes:
                 self.neighbours += self._arriving
                 self._arriving = []
                 if self._open:
-                    who = _who(message)
+                    # Another one's, if the end of what was told before was lost.
+                    who = _who(message) if message.port == self._open_port else ""
                     for touched in self._open.values():
                         touched.who = who
                     done += self._open.values()
@@ -79,6 +81,7 @@ class Changes:
                 and message.body[0] in _FAMILIES
                 and bytes(message.body[8 : 8 + len(_TABLE)]) == _TABLE
             ):
+                self._open_port = message.port
                 self._note(kind, _FAMILIES[message.body[0]], message)
             elif kind == NEWCHAIN and (neighbour := neighbours.read(message)):
                 self._arriving.append(neighbour)

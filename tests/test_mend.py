@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,8 @@ from structlog.testing import capture_logs
 
 from proxy.agent import MEND_CALM, MEND_PAUSE, MENDS_AT_ONCE, Committed
 from proxy.events import Event, TablesTouched
-from rules.changes import Touched, merge
+from rules import netlink
+from rules.changes import Changes, Touched, merge
 from rules.dump import TableState
 from rules.errors import Failure, TransactionError
 from rules.fake import FakeKernel
@@ -182,6 +184,24 @@ def test_several_transactions_are_one() -> None:
     assert list(merge([one, other, two])) == [
         Touched(Family.IPV4, {("a", b"k"): (b"1", "")}, {"x", "y"}, who="nft (pid 1), nft (pid 2)"),
         Touched(Family.IPV6, is_rebuilt=True, who="nft (pid 1)"),
+    ]
+
+
+def notice(kind: int, port: int, body: bytes) -> bytes:
+    """A notification of what the socket of this port id has done."""
+    made = netlink.message(kind, 0, 0, Family.IPV4, body)
+    return made[:12] + port.to_bytes(4, sys.byteorder) + made[16:]
+
+
+@pytest.mark.parametrize(("ended_by", "who"), [(5, "nft (pid 77)"), (6, "")])
+def test_nobody_is_blamed_for_what_others_did_where_messages_were_lost(ended_by: int, who: str) -> None:
+    """The next transaction may be the standby's, whose socket is one of the agent's own."""
+    changes = Changes(own=7)
+    rule = netlink.text(1, V4.table.name) + netlink.text(2, "services")
+    assert changes.feed(notice(netlink.DELRULE, 5, rule)) == []
+    by_nft = netlink.attribute(2, (77).to_bytes(4)) + netlink.text(3, "nft")
+    assert changes.feed(notice(netlink.NEWGEN, ended_by, by_nft)) == [
+        Touched(Family.IPV4, chains={"services"}, who=who)
     ]
 
 
