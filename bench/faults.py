@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +38,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="all that was measured, as JSON")
     options = parser.parse_args()
     privileges.acquire()
-    by_others = [catalogue.Fault(f.name, f.strike, options.rounds) for f in catalogue.BY_OTHERS]
+    by_others = [replace(fault, rounds=options.rounds) for fault in catalogue.BY_OTHERS]
     own = list(catalogue.own(options.restarts, options.stopped, options.rounds))
     rows: list[catalogue.Row] = []
     for kind, ownership in OWNERSHIP.items():

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def test_nobody_else_can_change_tables_that_are_owned(owned: Stage, fault: Fault
     if not can_own(owned.kernel, Family.IPV4):
         pytest.skip("this kernel has no tables that outlive their owner (Linux 6.9)")
     assert owned.is_owned()
-    row = run(owned, Fault(fault.name, fault.strike, ROUNDS))
+    row = run(owned, replace(fault, rounds=ROUNDS))
     assert (row.failed, row.broken, row.seconds) == (0, 0, [0.0] * ROUNDS), row
 
 
@@ -93,7 +94,7 @@ def test_nobody_else_can_change_tables_that_are_owned(owned: Stage, fault: Fault
 def test_what_others_do_to_tables_without_an_owner_is_undone(watched: Stage, fault: Fault) -> None:
     assert not watched.is_owned()
     mark = watched.agent.mark()
-    row = run(watched, Fault(fault.name, fault.strike, ROUNDS))
+    row = run(watched, replace(fault, rounds=ROUNDS))
     assert all(row.seconds), row
     assert watched.agent.wait("tables_mended", since=mark)["by"].startswith("nft (pid ")
 
@@ -104,11 +105,14 @@ def test_what_others_do_to_tables_without_an_owner_is_undone(watched: Stage, fau
 def test_what_others_do_costs_no_connection_while_a_standby_serves(standby: Stage, fault: Fault) -> None:
     assert standby.kind() == "standby" and standby.has_standby()
     mark = standby.agent.mark()
-    row = run(standby, Fault(fault.name, fault.strike, ROUNDS))
+    row = run(standby, replace(fault, rounds=ROUNDS))
     assert all(row.seconds), row
     assert standby.agent.wait("tables_mended", since=mark)["by"].startswith("nft (pid ")
-    if "element" not in fault.name:  # what our own tables say of a connection is not asked twice
-        assert (row.failed, row.broken) == (0, 0), row
+    assert row.broken == 0, row
+    if "affinity" in fault.name:  # our tables are asked, for a moment as empty ones
+        assert row.failures.keys() <= {"ECONNREFUSED"} and row.failed < 0.1 * row.connections, row
+    elif "element" not in fault.name:  # what our own tables say of a connection is not asked twice
+        assert row.failed == 0, row
     assert not [line for line in standby.agent.log() if "standby" in line.text and "warning" in line.text]
 
 

@@ -118,6 +118,8 @@ def test_it_answers_alone_for_what_it_leaves_to_our_tables_else(node: Node, comm
         for source in (node.bed.client, node.bed.pod2, node.bed.node):
             seen = tally(source, address, 80, count=4)
             assert not seen.failures and seen.answers.total() == 4, (address, seen)
+            if address == STICKY:
+                assert len({answer.endpoint for answer in seen.answers}) == 1, "it gives tickets, too"
     assert tally(node.bed.client, EMPTY, 80, count=3).failures == {"refused": 3}
     node.start()
     assert not tally(node.bed.client, PLAIN, 80, count=4).failures

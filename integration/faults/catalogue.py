@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from integration.faults import endings, others, scarcity
 from integration.faults.scarcity import Unavailable
-from integration.faults.stage import Stage, Wrong
+from integration.faults.stage import PROBED, STICKY, Stage, Wrong
 from integration.faults.traffic import Seen, Traffic
 
 
@@ -24,6 +24,7 @@ class Fault:
     strike: Callable[[Stage], float]
     rounds: int = 5
     in_traffic: bool = True
+    address: str = PROBED
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Row:
 
 BY_OTHERS: Final = (
     Fault("flush ruleset", others.flush_ruleset),
+    Fault("flush ruleset, session affinity", others.flush_ruleset, address=STICKY),
     Fault("both tables deleted", others.delete_tables),
     Fault("one element deleted", others.delete_element),
     Fault("one element changed", others.change_element),
@@ -79,7 +81,7 @@ def run(stage: Stage, fault: Fault) -> Row:
             return Row(fault.name, tables, seconds=[fault.strike(stage) for _ in range(fault.rounds)])
         seen, seconds = Seen(), []
         for _ in range(fault.rounds):
-            with Traffic(stage, seen):
+            with Traffic(stage, seen, fault.address):
                 seconds.append(fault.strike(stage))
     except Unavailable as error:
         return Row(fault.name, tables, impossible=str(error))

@@ -35,6 +35,8 @@ PROBED: Final = "10.96.9.1"
 """Its Service has PODS behind it, TCP and UDP."""
 LASTING: Final = "10.96.9.2"
 """Its Service leads to a pod that gives back what it gets, for as long as one likes."""
+STICKY: Final = "10.96.9.4"
+"""Its Service has the same pods behind it as PROBED, with session affinity."""
 PORT, POD_PORT, ECHO_PORT = 80, 7000, 8080
 PODS: Final = 3
 NUMBERS: Final = "cluster-ip-ports"
@@ -96,6 +98,8 @@ class Stage:
         yield dict(service("probed", [PROBED], *both))
         to = [port(kind.lower(), POD_PORT, kind) for kind in ("TCP", "UDP")]
         yield dict(endpoint_slice("probed", "probed", dict.fromkeys(addresses, "node1"), *to))
+        yield dict(service("sticky", [STICKY], *both, sessionAffinity="ClientIP"))
+        yield dict(endpoint_slice("sticky", "sticky", dict.fromkeys(addresses, "node1"), *to))
         yield dict(service("lasting", [LASTING], port("tcp", PORT)))
         yield dict(endpoint_slice("lasting", "lasting", {"10.244.1.2": "node1"}, port("tcp", ECHO_PORT)))
 

@@ -13,8 +13,6 @@ from integration.faults.stage import LASTING, PORT, PROBED, Stage
 from integration.probe import Outcome, Probe
 from rules.netlink import NETLINK_NETFILTER, NLM_F_ACK, NLM_F_REQUEST
 
-FROM_OUTSIDE = (f"TCP {PROBED} {PORT}", f"UDP {PROBED} {PORT}")
-FROM_THE_NODE = (f"TCP {PROBED} {PORT}",)
 LASTING_ONES = 4
 _DELETE_ALL = 1 << 8 | 2  # NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE
 
@@ -38,18 +36,19 @@ class Seen:
 
 
 class Traffic:
-    """A context manager. seen: of this and of all before, after the block."""
+    """A context manager. seen: of this and of all before, after the block. address: the Service's to which connections are
+    made, over TCP and UDP from outside, and over TCP from the node."""
 
-    def __init__(self, stage: Stage, seen: Seen) -> None:
+    def __init__(self, stage: Stage, seen: Seen, address: str = PROBED) -> None:
         self._bed = stage.bed
-        self._seen = seen
+        self._seen, self._targets = seen, [f"TCP {address} {PORT}", f"UDP {address} {PORT}"]
 
     def __enter__(self) -> Self:
         self._forget()
         self._lasting = Lasting(self._bed.client, LASTING, PORT, LASTING_ONES)
         self._probes = [
-            Probe(FROM_OUTSIDE, self._bed.client.namespace),
-            Probe(FROM_THE_NODE, self._bed.node.namespace),
+            Probe(self._targets, self._bed.client.namespace),
+            Probe(self._targets[:1], self._bed.node.namespace),
         ]
         return self
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -41,12 +42,14 @@ def test_tables_have_an_owner_only_where_they_outlive_it(stage: Stage) -> None:
 @pytest.mark.parametrize("fault", catalogue.BY_OTHERS, ids=lambda fault: fault.name)
 def test_what_others_do_is_undone(stage: Stage, fault: Fault) -> None:
     mark = stage.agent.mark()
-    row = catalogue.run(stage, Fault(fault.name, fault.strike, rounds=1))
+    row = catalogue.run(stage, replace(fault, rounds=1))
     assert row.connections > 10
     if not stage.is_owned():
         assert all(row.seconds), row
         assert stage.agent.wait("tables_mended", since=mark)["by"].startswith("nft (pid ")
-    assert (row.failed, row.broken) == (0, 0), row
+    assert row.broken == 0, row
+    if stage.is_owned() or "affinity" not in fault.name:
+        assert row.failed == 0, row
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY, 10 * 365 * DAY, -10 * 365 * DAY])
