@@ -190,7 +190,6 @@ class Tables:
                 operations += found or ()
         right, were_there = self._right(looked, self.read(families=looked)) if looked else ([], False)
         size, others_ruled = self._commit([*operations, *right], ())
-        self._made_right(right)
         (done, bytes_), self._righted = self._righted, (0, 0)
         return Outcome(len(operations) + len(right) + done, size + bytes_, others_ruled=were_there or others_ruled)
 
@@ -207,7 +206,6 @@ class Tables:
                 break  # it is not them
             size = self._try([*right, *afterwards])
             if isinstance(size, int):
-                self._made_right(right)
                 self._righted = self._righted[0] + len(right), self._righted[1] + (size if right else 0)
                 return 0 if right else size, were_there
             del right  # it is large, as what comes next
@@ -235,10 +233,6 @@ class Tables:
             operations += found_wrong
             were_there |= bool(there and found_wrong)
         return operations, were_there
-
-    def _made_right(self, operations: Sequence[Operation]) -> None:
-        if operations:
-            self.programmed = dict(self.programmed)  # whoever is reading the tables has to begin anew
 
     @property
     def everything(self) -> dict[bytes, ServicePort | None]:

@@ -19,7 +19,7 @@ from rules.audit import MANY
 from rules.changes import Touched
 from rules.fake import FakeKernel, FakeReader
 from rules.layout import LAYOUTS
-from rules.objects import Chain, Family, Set
+from rules.objects import Chain, Family, Set, Table
 from rules.table_reader import TableReader
 from rules.transaction import AddChain, AddElement, DeleteElement, DeleteTable, FlushChain, Operation
 from tests.histories import BATCHES, Cluster, listing, remember
@@ -210,6 +210,23 @@ def test_lost_messages_begin_one_at_once_without_pauses() -> None:
     assert audits.done == 1 and set(inbox.waits[1:-1]) == {0.0}
     assert audits.next_at == 1.0 + PERIOD
     assert audits.cause == "audit"
+
+
+@pytest.mark.parametrize("harm", [DeleteTable, lambda table: AddChain(Chain(table, "theirs"))], ids=["gone", "others'"])
+def test_what_is_mended_in_one_table_does_not_keep_the_other_from_being_looked_at(
+    harm: Callable[[Table], Operation],
+) -> None:
+    """A flush of which nobody was told: both are gone."""
+    world = World()
+    audits = audited(world)
+    world.start(*ALL)
+    world.kernel.commit([harm(layout.table) for layout in LAYOUTS.values()])
+    scripted(world, (1.0, [TablesTouched((), "messages about changes were lost")]), end=2.0)
+    world.agent.run()
+    assert audits.done == 1
+    for layout in LAYOUTS.values():
+        table = world.kernel.dump(layout.table)
+        assert table and "theirs" not in table.chains and table.chains["services"].rules
 
 
 def test_messages_that_are_lost_all_the_time_do_not_keep_one_from_its_end() -> None:
