@@ -241,7 +241,7 @@ class Agent:
             self.sync_failures += 1
             if first and not self._failures and not self.tables.is_taking_over:
                 raise explain(error) from error
-            self._put_back(error, started, first)
+            self._put_back(error, started, first and not self.tables.is_taking_over)
         else:
             if self._failures > 1:
                 LOG.info("transactions_work_again", refused=self._failures)
@@ -285,7 +285,7 @@ class Agent:
         try:
             outcome = self.tables.start(self._wanted(options, wanted), found)
         except TransactionError as error:
-            if judge(error, fresh=True)[0] is not Action.LEAVE_OUT:
+            if judge(error, fresh=not any(found.values()))[0] is not Action.LEAVE_OUT:
                 raise
             settled = settle_as_one(wanted, lambda ports: self.tables.rehearse(self._wanted(options, ports), found))
             if settled.stopped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from proxy.model import SERVICE
 from proxy.node_reports import NodeReports
 from rules.changes import Touched
 from rules.errors import Failure, TransactionError
+from rules.fake import FakeKernel
 from rules.judgement import service_key_of
 from rules.layout import LAYOUTS
 from rules.objects import Family
 from rules.transaction import AddElement, DeleteTable, FlushChain, Operation
+from tests.meddling import Meddling, add_chain, ever_worse, flush_ruleset, take_elements
 from tests.objects import endpoint_slice, service
 from tests.test_agent import WEB, World, put, scripted
 from tests.test_histories import content, from_scratch
@@ -163,6 +166,31 @@ def test_what_others_did_is_not_forgotten_when_there_is_no_memory_to_undo_it() -
     assert world.agent.repairs == 1
     table = world.kernel.dump(V4.table)
     assert table and table.chains["services"].rules
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("meddle", [take_elements, add_chain, flush_ruleset, ever_worse()])
+def test_what_others_do_while_tables_are_taken_over_is_no_fault_of_service_ports(
+    meddle: Callable[[FakeKernel], None], times: int
+) -> None:
+    names = [f"s{number}" for number in range(1, 20)]
+    services = put(*(service(name, f"10.96.1.{number}") for number, name in enumerate(names)))
+    kernel = (
+        World()
+        .start(*WEB, *services, *put(*(endpoint_slice(name, "10.244.1.1", "10.244.1.2") for name in names)))
+        .kernel
+    )
+    world = World(kernel)
+    kernel.commit = Meddling(kernel, meddle, times)
+    with capture_logs() as logs:
+        world.start(*WEB, *services, *put(*(endpoint_slice(name, "10.244.1.1", "10.244.1.3") for name in names)))
+        while world.agent._failures:
+            world.clock.now += 0.1
+            world.handle()
+        del kernel.commit
+        world.handle(TablesTouched(tuple(Touched(family, is_rebuilt=True) for family in Family)))
+    assert not world.agent.refusals.total and not [log for log in logs if log["event"] == "service_port_refused"]
+    world.check()
 
 
 def test_a_table_that_others_put_in_the_way_is_read_once_more() -> None:
