@@ -280,6 +280,7 @@ class Agent:
 
     def _start(self, started: float, options: Options) -> None:
         wanted = self.refusals.without(self.state.everything())
+        self._touched = []  # what is read now is what they left
         # What clashed although the tables had just been read will not go by differences.
         found = self.tables.read(settled=not self._failures) if self._clashes <= 1 else {}
         try:

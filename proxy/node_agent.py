@@ -197,6 +197,7 @@ def _followers(
     ends.callback(forwarder.stop)
     watch = TableWatch(here.inbox, here.kernel.port)
     ends.callback(watch.stop)
+    watch.start()  # before the tables are read: what others do from then on is known
     log = NodeLog(here.node, config, made.bound, families)
 
     def about_node(done: Committed) -> None:
@@ -204,7 +205,6 @@ def _followers(
         health.node_eligible(done.node is None or done.node.eligible)
 
     return [
-        _Watch(watch),
         _Sysctls(config),
         conntrack,
         about_node,
@@ -309,18 +309,6 @@ class _About:
         if not self._has_started:
             self._has_started = True
             self._reports.started(version())
-
-
-class _Watch:
-    """Watches the tables from the first commit on, which itself would be a flood of messages."""
-
-    def __init__(self, watch: TableWatch) -> None:
-        self._watch: TableWatch | None = watch
-
-    def __call__(self, done: Committed) -> None:
-        if self._watch:
-            self._watch.start()
-            self._watch = None
 
 
 class _Sysctls:

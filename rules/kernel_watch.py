@@ -4,18 +4,23 @@ opens it."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import select
 import socket
+import struct
+import sys
 from typing import Final
 
 from rules.changes import Changes, Touched
 from rules.errors import KernelUnreachable
 from rules.neighbours import Neighbour
-from rules.netlink import NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES, SO_RCVBUFFORCE, SOL_NETLINK
+from rules.netlink import NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES, SO_ATTACH_FILTER, SO_RCVBUFFORCE, SOL_NETLINK
 from rules.netlink_socket import RECEIVE_SIZE, open_socket
 
 RECEIVE_BUFFER: Final = 32 << 20  # a firewall that loads 50,000 rules at once is no reason to read all of our table
+
+_LOAD_WORD, _JUMP_EQUAL, _RETURN = 0x20, 0x15, 0x06  # linux/bpf_common.h
 
 
 class Lost(Exception):
@@ -23,7 +28,8 @@ class Lost(Exception):
 
 
 class KernelWatch:
-    """own: the port id of the socket whose transactions are ours. Raises KernelUnreachable. `close` from any thread."""
+    """own: the port id of the socket whose transactions are ours, 0: of none. They cost nothing here, however large.
+    Raises KernelUnreachable. `close` from any thread."""
 
     def __init__(self, own: int, receive_buffer: int = RECEIVE_BUFFER) -> None:
         self._changes, self._own = Changes(own), own
@@ -31,6 +37,9 @@ class KernelWatch:
             self._socket = open_socket()
             with contextlib.suppress(PermissionError):
                 self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, receive_buffer)
+            if own:
+                with contextlib.suppress(OSError):  # `feed` leaves it out, too
+                    _ignore(self._socket, own)
             self._socket.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES)
         except OSError as error:
             raise KernelUnreachable(error.errno or errno.EIO, "cannot listen to nftables' changes") from error
@@ -74,3 +83,13 @@ class KernelWatch:
     def close(self) -> None:
         for sock in (self._socket, *self._wake):
             sock.close()
+
+
+def _ignore(sock: socket.socket, port: int) -> None:
+    """Have the kernel throw away what this port id did (socket(7), SO_ATTACH_FILTER): all messages that come together are of
+    one transaction, and so is the first (struct nlmsghdr, nlmsg_pid)."""
+    seen = int.from_bytes(port.to_bytes(4, sys.byteorder))  # the filter loads in network order
+    steps = ((_LOAD_WORD, 0, 0, 12), (_JUMP_EQUAL, 0, 1, seen), (_RETURN, 0, 0, 0), (_RETURN, 0, 0, 0xFFFFFFFF))
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
+    program = struct.pack("@HP", len(steps), ctypes.addressof(code))
+    sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)

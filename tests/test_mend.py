@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import sys
 import threading
@@ -27,7 +28,7 @@ from rules.layout import LAYOUTS, Options
 from rules.mend import mend
 from rules.objects import Family
 from rules.tables import create
-from rules.transaction import DeleteElement, DeleteTable, FlushChain
+from rules.transaction import AddElement, DeleteElement, DeleteTable, FlushChain
 from tests.histories import BATCHES, Cluster, remember
 from tests.netns import Namespace, in_new_namespace
 from tests.objects import endpoint_slice, service
@@ -219,8 +220,6 @@ def test_a_set_or_chain_that_nobody_knows_is_looked_at() -> None:
 def place() -> Iterator[tuple[Namespace, KernelWatch]]:
     def enter() -> tuple[Namespace, KernelWatch]:
         namespace = Namespace.__new__(Namespace)
-        import os
-
         namespace.descriptor = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         namespace.kernel = Kernel()
         return namespace, KernelWatch(namespace.kernel.port)
@@ -283,6 +282,25 @@ def test_lost_messages_are_noticed_and_the_next_ones_heard() -> None:
     assert watch.read(10.0) is None
     watch.close()
     kernel.close()
+
+
+@pytest.mark.root
+def test_what_we_do_is_no_flood_of_messages() -> None:
+    """However much it is: the watch may begin before the first of our transactions."""
+
+    def enter() -> tuple[Kernel, Kernel, KernelWatch]:
+        kernel, other = Kernel(), Kernel()
+        return kernel, other, KernelWatch(kernel.port, receive_buffer=1)
+
+    kernel, other, watch = in_new_namespace(enter)
+    for layout in LAYOUTS.values():
+        kernel.commit(create(layout, Options(), ()))
+    assert watch.read(0.1) == []
+    other.commit([AddElement(V4.cluster_ips, bytes((10, 96, 0, 1)))])
+    [touched] = watch.read(10.0) or []
+    assert touched.elements.keys() == {("cluster-ips", bytes((10, 96, 0, 1)))} and str(os.getpid()) in touched.who
+    for each in (watch, kernel, other):
+        each.close()
 
 
 def test_reading_ends_when_it_is_woken() -> None:

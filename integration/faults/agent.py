@@ -2,6 +2,7 @@
 
 clock=FILE            the wall clock is off by as many seconds as FILE says at each moment
 buffers=small         netlink's receive buffers are as small as the kernel allows
+hold                  it says BEGUN and stops when it has read what is there, before its first transaction; SIGCONT lets it go on
 die=OPERATIONS:SECONDS  before the first transaction of that size it says BEGUN and stops; when it is let go on (SIGCONT), it
                       is killed (SIGKILL) so many seconds after the kernel began with the transaction
 """
@@ -43,6 +44,20 @@ def shrink_buffers(_: str) -> None:
 
     kernel.RECEIVE_BUFFER = 1  # type: ignore[misc]
     kernel_watch.KernelWatch.__init__.__defaults__ = (1,)
+
+
+def hold_before_start(_: str) -> None:
+    from proxy.tables import Found, Outcome, Tables, Wanted
+
+    start = Tables.start
+
+    def held(tables: Tables, wanted: Wanted, found: Found) -> Outcome:
+        Tables.start = start  # type: ignore[method-assign]
+        say(BEGUN)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return start(tables, wanted, found)
+
+    Tables.start = held  # type: ignore[method-assign]
 
 
 def die_in_commit(value: str) -> None:
@@ -88,6 +103,7 @@ def say(text: str) -> None:
 SHIMS: dict[str, Callable[[str], None]] = {
     "clock": shift_clock,
     "buffers": shrink_buffers,
+    "hold": hold_before_start,
     "die": die_in_commit,
 }
 

@@ -63,6 +63,7 @@ def own(restarts: int, stopped: float, rounds: int) -> tuple[Fault, ...]:
         Fault("kill -9 in the middle of a first load", endings.killed_in_the_first_load, rounds, in_traffic=False),
         Fault("kill -9 in the middle of a load over old rules", endings.killed_in_a_load, rounds),
         Fault("kill -9 in the middle of a transaction", endings.killed_in_a_transaction, rounds),
+        Fault("flush ruleset while an agent takes over", endings.flushed_at_the_start, rounds),
         Fault(f"{restarts} restarts under load", partial(endings.restarts, count=restarts), 1),
         Fault("the log's device is full", scarcity.no_log, 1),
         Fault("the disk is full", scarcity.full_disk, 1),

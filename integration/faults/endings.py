@@ -59,9 +59,7 @@ def _killed(stage: Stage, prepare: Callable[[], None]) -> float:
     """prepare: starts an agent that kills itself in a transaction."""
     for _ in range(TRIES):
         prepare()
-        stage.agent.wait(BEGUN, timeout=PATIENCE)
-        if not until(lambda: _state(stage) == "T", PATIENCE):
-            raise Wrong("the agent does not stop before its transaction")
+        _wait_for_stop(stage)
         before, generation = stage.tables(), stage.commits.generation()
         stage.agent.process.send_signal(signal.SIGCONT)
         stage.agent.process.wait(PATIENCE)
@@ -75,6 +73,22 @@ def _killed(stage: Stage, prepare: Callable[[], None]) -> float:
         if in_time:
             return 0.0 if was_right else stage.right_since(ended)
     raise Wrong(f"{TRIES} times the transaction was done before the end came")
+
+
+def flushed_at_the_start(stage: Stage) -> float:
+    """By somebody else, when the next agent has read the tables and has not committed yet. It has nothing to change."""
+    stage.kill()
+    stage.start(shims=["hold"], wait=False)
+    _wait_for_stop(stage)
+    flushed = stage.nft("flush ruleset")
+    stage.agent.process.send_signal(signal.SIGCONT)
+    return stage.right_since(flushed)
+
+
+def _wait_for_stop(stage: Stage) -> None:
+    stage.agent.wait(BEGUN, timeout=PATIENCE)
+    if not until(lambda: _state(stage) == "T", PATIENCE):
+        raise Wrong("the agent does not stop before its transaction")
 
 
 def _state(stage: Stage) -> str:
