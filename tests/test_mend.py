@@ -7,7 +7,7 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ from rules.objects import Family
 from rules.tables import create
 from rules.transaction import AddElement, DeleteElement, DeleteTable, FlushChain
 from tests.histories import BATCHES, Cluster, remember
+from tests.meddling import Meddling, flush_ruleset, take_elements
 from tests.netns import Namespace, in_new_namespace
 from tests.objects import endpoint_slice, service
 from tests.test_adopt import check, damaged
@@ -346,6 +347,25 @@ def test_udp_flows_are_looked_at_after_a_mend() -> None:
     told.clear()
     world.handle(TablesTouched((Touched(Family.IPV4, elements={("cluster-ips", bytes([10, 96, 0, 9])): (b"", "")}),)))
     assert not any(done.udp or done.everything for done in told)  # nothing was wrong
+
+
+@pytest.mark.parametrize(("meddle", "all_over"), [(take_elements, True), (flush_ruleset, False)])
+def test_who_follows_looks_at_everything_after_a_change_that_found_the_table_others_work(
+    meddle: Callable[[FakeKernel], None], all_over: bool
+) -> None:
+    """It may have led flows anywhere. One that was gone led them nowhere, of which the mend tells."""
+    told: list[Committed] = []
+    world = World(followers=[told.append])
+    world.start(*WEB, *put(service("dns", "10.96.0.9"), endpoint_slice("dns", "10.244.0.8", "10.244.0.9")))
+    told.clear()
+    world.kernel.commit = Meddling(world.kernel, meddle, 1)
+    world.handle(*put(endpoint_slice("web", "10.244.0.8")))
+    del world.kernel.commit
+    [done] = told
+    assert done.everything is all_over
+    assert {key[:4] for key in done.ports if len(key) < 16} == {
+        bytes((10, 96, 0, host)) for host in ((1, 9) if all_over else (1,))
+    }
 
 
 def _udp_slice(address: str) -> dict[str, Any]:
