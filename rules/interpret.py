@@ -179,7 +179,7 @@ class _Rule:
             one._registers[:], one._sets = self._registers, self._sets
             one._store(number.register, struct.pack("=I", number.offset + drawn))
             for end in one.run(rest):
-                if end.verdict is None and end.state == self._before:
+                if end.verdict is None and end.state == self.state:
                     missed += end.chance
                 else:
                     yield end

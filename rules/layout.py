@@ -205,9 +205,9 @@ class Layout:
         """The chains that ask whether a packet comes from a local pod: all that depends on how that is known."""
         mark = SetMark(options.masquerade_mark)
         marked = [(*not_local, mark) for not_local in self._from_elsewhere(options)]
-        ports, refuse = self.addresses, (goto(self.addresses.refuse.name),)
+        ports, late = self.addresses, (goto(self.addresses.pick_late(False).name),)
         comment = "to a clusterIP, with the number of endpoints in the packet's priority"
-        yield filled(self.chain("cluster-ip-port", comment), *marked, ports.go_by_number(False), refuse)
+        yield filled(self.chain("cluster-ip-port", comment), *marked, ports.go_by_number(False), late)
         yield filled(self.chain("cluster-ip", "to an active clusterIP"), *marked, (goto(ports.pick(False).name),))
         for ports in (self.addresses, self.node_ports):
             to_all = goto(ports.pick(False).name)

@@ -3,10 +3,12 @@
 A service port with N endpoints is an element of a map that says N, and N elements of the map `endpoints`, numbered from 0
 without gaps. Chain `pick-N` draws a number below N and looks it up. Above EXACT there are chains for powers of two only: they
 draw until a number is an endpoint's, evenly, in less than two draws on average. After DRAWS misses a number below the half
-decides, which always is one, but for the packet that was already here when the Service shrank: for it there is number 0.
+decides, which always is one, but for the packet that was already here when the service port changed: for it there is
+`pick-late`.
 
 Between the look-up of N and its chain, N travels in the packet's priority, the one field that nft 1.0.6 lets a rule use for
-that. Only where it was 0: packets with a priority of their own keep it, and their endpoint is drawn without N (`_blind`).
+that. Only where it was 0, which it is again before the draw: packets with a priority of their own keep it, and their endpoint
+is drawn without N (`_blind`).
 
 With externalTrafficPolicy Local a service port has two lists of endpoints, all and those on this node; the second is
 numbered from LOCAL on, and has maps of its own.
@@ -127,7 +129,7 @@ class Group:
         numbers = [2**self.band] * (DRAWS if self.band > 1 else 1)
         numbers += [2 ** (self.band - 1)] if self.band > 1 else []
         draws = self._tickets(numbers) if self.timeout else self._hashes(numbers)
-        yield filled(Chain(self.ports.table, self.name), *draws, (goto(self.ports.refuse.name),))
+        yield filled(Chain(self.ports.table, self.name), *draws, (goto(self.ports.pick_late(self.local).name),))
         yield filled(self.ports.pick_special(self.local), (InSet(self.services), goto(self.name)))
 
     def _tickets(self, numbers: list[int]) -> Iterator[Statements]:
@@ -138,14 +140,13 @@ class Group:
             yield (HoldTicket(tickets, modulus, offset, self.timeout),)
             yield (jump(self.ports.use_ticket(self.local).name),)
         # No room for another ticket.
-        for modulus in [*numbers, 1] if self.band else numbers:
+        for modulus in numbers:
             yield ShowDraw(modulus, offset), DnatByTicket(self.ports.sticky_endpoints)
 
     def _hashes(self, numbers: list[int]) -> Iterator[Statements]:
         offset = LOCAL if self.local else 0
         for seed, modulus in enumerate(numbers, 1):
             yield (DnatBySource(self.ports.endpoints, modulus, offset, seed),)
-        yield (DnatByIndex(self.ports.endpoints, 1, offset),)
 
 
 @dataclass(frozen=True)
@@ -314,6 +315,10 @@ class Ports:
     def pick(self, local: bool) -> Chain:
         return Chain(self.table, f"{self.prefix}pick{'-local' if local else ''}")
 
+    def pick_late(self, local: bool) -> Chain:
+        comment = "for packets whose service port has changed since it was looked for"
+        return Chain(self.table, f"{self.pick(local).name}-late", comment=comment)
+
     def pick_special(self, local: bool) -> Chain:
         return Chain(self.table, f"{self.prefix}pick{'-local' if local else ''}-special")
 
@@ -323,9 +328,8 @@ class Ports:
     def rules(self) -> Iterator[tuple[Chain, list[Rule]]]:
         """`pick` and `pick-local` and what they lead to: never back."""
         yield filled(self.refuse, (InSet(self.no_endpoints), goto("refuse")), (goto("refuse"),))
-        refuse = (goto(self.refuse.name),)
         for local in (False, True):
-            tickets = tickets_of(self.table, local)
+            tickets, late = tickets_of(self.table, local), (goto(self.pick_late(local).name),)
             yield filled(
                 self.use_ticket(local),
                 (ShowMapped(tickets),),
@@ -335,21 +339,25 @@ class Ports:
             )
             yield filled(self.pick_special(local), (GoToMapped(self.turns(local)),))
             first = LOCAL if local else 0
+            # It may have got endpoints, or have lost those that were drawn, or its session affinity. Number 0 tells.
+            yield filled(
+                self.pick_late(local),
+                (DnatByIndex(self.endpoints, 1, first),),
+                (ShowMapped(self.affinity), jump(self.use_ticket(local).name)),
+                (ShowNumber(TICKET | first), DnatByTicket(self.sticky_endpoints)),
+                (InSet(self.dropped), drop()),
+                (goto(self.refuse.name),),
+            )
             for modulus in MODULI:
-                yield filled(self._pick_below(local, modulus), *_draws(self.endpoints, modulus, first), refuse)
-            yield filled(self._pick_by_number(local), self.go_by_number(local), refuse)
+                yield filled(self._pick_below(local, modulus), *_draws(self.endpoints, modulus, first), late)
+            yield filled(self._pick_by_number(local), self.go_by_number(local), late)
             yield filled(self._pick_blind(local), *_blind(self.endpoints, first))
             yield filled(
                 self.pick(local),
                 (ShowsNumber(0), ShowMapped(self.services(local)), goto(self._pick_by_number(local).name)),
                 (jump(self.pick_special(local).name),),
-                (InSet(self.dropped), drop()),
                 (ShowsNumber(0, negate=True), jump(self._pick_blind(local).name)),
-                # A service port may have got endpoints after it was looked for. Its number 0 tells.
-                (DnatByIndex(self.endpoints, 1, first),),
-                (ShowMapped(self.affinity), jump(self.use_ticket(local).name)),
-                (ShowNumber(TICKET | first), DnatByTicket(self.sticky_endpoints)),
-                refuse,
+                late,
             )
 
     def go_by_number(self, local: bool) -> Statements:
@@ -373,11 +381,11 @@ def numbers(table: Table, name: str, key: tuple[Field, ...], of_what: str) -> Se
 
 
 def _draws(endpoints: Set, modulus: int, offset: int) -> Iterator[Statements]:
-    yield from [(DnatByIndex(endpoints, modulus, offset),)] * (DRAWS if modulus > EXACT else 1)
+    draw = DnatByIndex(endpoints, modulus, offset)
+    yield ShowNumber(0), draw
     if modulus > EXACT:
+        yield from [(draw,)] * (DRAWS - 1)
         yield (DnatByIndex(endpoints, modulus // 2, offset),)
-    if modulus > 1:
-        yield (DnatByIndex(endpoints, 1, offset),)
 
 
 def _blind(endpoints: Set, offset: int) -> Iterator[Statements]:

@@ -291,6 +291,36 @@ def test_new_connections_never_fail_while_an_endpoint_stays(cluster: Cluster, vi
     assert len({a.endpoint for a in attempts}) > 3
 
 
+def test_new_connections_never_fail_while_session_affinity_comes_and_goes(
+    cluster: Cluster, vips: Mapping[int, str]
+) -> None:
+    """A packet that has passed the old way's first half finds the other half gone."""
+    bed, changes = cluster.bed, 400
+    pods = dict.fromkeys(MANY[4][:3], "node1")
+    cluster.put(endpoint_slice("s", "s", pods, port("udp", SINK_PORT, "UDP")))
+
+    def put_service(affinity: str) -> None:
+        cluster.put(service("s", [vips[4]], port("udp", 53, "UDP"), sessionAffinity=affinity))
+
+    put_service("None")
+    cluster.settle()
+    commits = Commits(bed.node.namespace)
+    with sink(bed, 4) as arrived, Flood(bed, vips[4]) as sent:
+        try:
+            for number in range(changes):
+                begun = time.monotonic()
+                put_service("None" if number % 2 else "ClientIP")
+                commits.after(begun)
+        finally:
+            commits.close()
+        sent.stop()
+        packets = sent.read()
+        until(lambda: sum(arrived.read().values()) + packets["refused"] >= packets["sent"])
+        counted = arrived.read()
+    assert packets["refused"] == 0, packets
+    assert sum(counted.values()) == packets["sent"] > changes
+
+
 class Flood(Counters):
     """UDP datagrams from pod-1 to a Service's port 53, as fast as they go, from `with` until `stop`."""
 
