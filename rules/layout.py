@@ -182,8 +182,9 @@ class Layout:
         yield self.unallocated, self.unallocated_rules(service_cidrs)
         yield filled(
             self.chain("services"),
-            (InSet(self.cluster_ips), goto("cluster-ip")),
+            # Before clusterIPs: an externalIP may be one, too, of another Service.
             (InSet(self.external_ips), jump("external-ip")),
+            (InSet(self.cluster_ips), goto("cluster-ip")),
             (InSet(self.nodeport_ips), jump("nodeport")),
             (jump("unallocated"),),
         )

@@ -389,6 +389,27 @@ chain forward {
 
 
 @pytest.mark.parametrize("family", [4, 6])
+def test_a_cluster_ip_that_is_another_services_external_ip(
+    cluster: Cluster, vips: Mapping[int, str], family: int
+) -> None:
+    """Each port is led as its own Service says."""
+    bed, shared = cluster.bed, vips[family]
+    external = {"externalIPs": [shared], "type": "NodePort", "externalTrafficPolicy": "Local"}
+    cluster.put(
+        service("a", [shared], port("", 80)),
+        endpoint_slice("a", "a", {bed.pod3.address(family): "node1"}, port("", 8080)),
+        service("b", [fresh_addresses()[family]], port("", 81), **external),
+        endpoint_slice("b", "b", {p.address(family): where(p) for p in (bed.pod2, bed.pod3)}, port("", 8080)),
+    )
+    cluster.settle()
+    for _ in range(10):
+        assert ask(bed.client, shared, 80).endpoint == endpoint(bed.pod3.address(family), 8080)
+        answer = ask(bed.client, shared, 81)
+        assert (answer.endpoint, answer.seen) == (endpoint(bed.pod2.address(family), 8080), answer.own)
+    assert end(bed.client, shared, 82, "TCP") == "refused"
+
+
+@pytest.mark.parametrize("family", [4, 6])
 def test_a_firewall_beside_us_keeps_working(cluster: Cluster, vips: Mapping[int, str], family: int) -> None:
     bed = cluster.bed
     put(cluster, vips, bed.pod2, bed.pod3, ports={"TCP": (80, 8080), "UDP": (53, 8080)})
