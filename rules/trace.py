@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import struct
+import sys
 from collections.abc import Iterator
 from typing import Final, Literal
 
@@ -176,6 +177,7 @@ def describe(rule: tuple[e.Expression, ...]) -> str:
     """A rule of ours in words near nft's."""
     words: list[str] = []
     loads: list[str] = []
+    constant = ""
     for expression in rule:
         match expression:
             case e.Payload(base, offset, length):
@@ -201,11 +203,11 @@ def describe(rule: tuple[e.Expression, ...]) -> str:
                 loads = []
             case e.Immediate((verdict, chain)):
                 words.append(f"{verdict.name.lower()} {chain}".rstrip())
-            case e.Immediate():
-                pass
+            case e.Immediate(bytes(value)):
+                constant = f" to {int.from_bytes(value, sys.byteorder):#x}"
             case e.Meta(key):
-                loads = []
-                words.append(f"set {_METADATA.get(key, f'meta {key}')}")
+                words.append(f"set {_METADATA.get(key, f'meta {key}')}{constant}")
+                loads, constant = [], ""
             case e.Nat():
                 words.append("dnat")
             case e.Masquerade():

@@ -88,7 +88,8 @@ def test_a_connection_that_is_led_to_an_endpoint(served: Namespace) -> None:
     rules = [(step["chain"], step["rule"]) for step in one["steps"]]
     assert rules[0][0] == "output" and "map @cluster-ip-ports" in rules[0][1]
     assert rules.index(("cluster-ip-port", "meta priority vmap @pick-by-number")) < len(rules) - 1
-    assert any(chain == "pick-1" and rule.endswith("map @endpoints dnat") for chain, rule in rules)
+    [drawn] = [rule for chain, rule in rules if chain == "pick-1"]
+    assert drawn.startswith("set meta priority to 0x0 ip daddr") and drawn.endswith("map @endpoints dnat")
     assert "trace" not in tables(served)
 
 
