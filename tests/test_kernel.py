@@ -117,7 +117,7 @@ def test_replies_of_an_interrupted_dump_do_not_confuse_the_next(namespace: Names
     del replies
     state = namespace.kernel.dump(V4.table)
     assert state is not None
-    assert len(state.chains["pick-32"].rules) == 8
+    assert len(state.chains["pick-32"].rules) == 7
 
 
 def test_the_error_of_a_small_send_buffer_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
