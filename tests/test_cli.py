@@ -123,7 +123,9 @@ def manifests(public: Path) -> Path:
 
 
 def listed(namespace: Namespace, name: str) -> str:
-    return namespace.nft("list", "map" if name in ("endpoints", "cluster-ip-ports") else "set", "ip", "kube-proxy-nft", name)
+    return namespace.nft(
+        "list", "map" if name in ("endpoints", "cluster-ip-ports") else "set", "ip", "kube-proxy-nft", name
+    )
 
 
 def held(namespace: Namespace) -> list[object]:

@@ -327,7 +327,9 @@ def check(made: World, family: Family, steps: Sequence[Step]) -> bool:
     assert again and not again.operations
     kernel.commit(taken.programmed.plan(dict.fromkeys(wanted), frozenset()).operations)
     left = _table(kernel, family).sets
-    there = {(set_.name, key) for set_ in taken.programmed.sets() if not set_.dynamic for key in left[set_.name].elements}
+    there = {
+        (set_.name, key) for set_ in taken.programmed.sets() if not set_.dynamic for key in left[set_.name].elements
+    }
     assert there == LAYOUTS[family].fixed.keys()
     return True
 
