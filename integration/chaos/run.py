@@ -25,7 +25,7 @@ from integration.chaos.faults import Faults
 from integration.chaos.judge import Judge, Moment, Violation, compare
 from integration.chaos.ledger import Ledger
 from integration.chaos.replay import Replay, listen
-from integration.chaos.view import read
+from integration.chaos.view import Torn, read
 from integration.namespaces import Namespace
 from integration.topology import CHECKOUT
 from rules.dump import TableState
@@ -239,14 +239,16 @@ class Chaos:
         wanted.go_to({kind: len(changes) for kind, changes in self._ledger.changes.items()})
         while True:
             self._check()
-            with suppress(KernelUnreachable):  # it changes while it is read
+            try:
                 tables = self._dump()
                 differences = compare(read(tables), wanted.view)
-                if not differences:
-                    break
-                if time.monotonic() > since + HEALED:
-                    shown = "\n    ".join(differences[:20])
-                    raise Violation(f"{HEALED:g} s after the end of all faults, the kernel still holds:\n    {shown}")
+            except (KernelUnreachable, Torn) as error:  # it changes while it is read, set by set
+                differences = [str(error)]
+            if not differences:
+                break
+            if time.monotonic() > since + HEALED:
+                shown = "\n    ".join(differences[:20])
+                raise Violation(f"{HEALED:g} s after the end of all faults, the kernel still holds:\n    {shown}")
             time.sleep(0.02)
         while not self._told(tables):
             self._check()
