@@ -16,6 +16,7 @@ import errno
 import itertools
 import json
 import os
+import resource
 import select
 import socket
 import struct
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 EVERY: Final = 0.001
 PATIENCE: Final = 2.0  # seconds after which an attempt has failed
+MOST_SOCKETS: Final = 1 << 16
 URGENT: Final = -10  # niceness: who looks must not wait for those who are looked at
 _KINDS: Final = {"TCP": socket.SOCK_STREAM, "UDP": socket.SOCK_DGRAM}
 _BACKLOG: Final = 4096
@@ -266,6 +268,8 @@ def answer(numbers: Sequence[int]) -> None:
 if __name__ == "__main__":
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, URGENT)
+    with contextlib.suppress(PermissionError, ValueError):  # where nobody answers, thousands of attempts wait
+        resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_SOCKETS, MOST_SOCKETS))
     if sys.argv[1] == "--answer":
         answer([int(number) for number in sys.argv[2:]])
     else:
