@@ -118,7 +118,7 @@ def endpoint(address: bytes, port: int) -> bytes:
 
 
 def index(number: int) -> bytes:
-    """An endpoint's number as it stands in the key of the map."""
+    """A number as it stands in a key, and in the data of a map: in host order."""
     return INDEXES[number] if number < len(INDEXES) else _NUMBER.pack(number)
 
 

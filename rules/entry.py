@@ -10,7 +10,7 @@ from rules.elements import Scheduler, ServicePort, element_key, index, is_node_p
 from rules.layout import Layout
 from rules.numbering import Slots, dense
 from rules.objects import Set
-from rules.service_ports import LOCAL, TICKET, Group, Ports, band, drawn_below, ticket
+from rules.service_ports import LOCAL, TICKET, Group, Ports, band, drawn_below
 from rules.transaction import AddElement
 
 
@@ -33,7 +33,8 @@ def ports_of(layout: Layout, key: bytes) -> Ports:
 def homes(layout: Layout, ports: Ports, entry: Entry) -> Iterator[tuple[object, Set, bytes]]:
     """The sets and maps that the service port is in, each under something that compares fast, and its data there."""
     port = entry.port
-    if port.external or is_node_port(port.key):
+    is_external = port.external or is_node_port(port.key)
+    if is_external:
         gate = ports.external_local if port.local_policy else ports.external
         yield gate.name, gate, b""
     for local, slots in ((False, entry.slots), (True, entry.local)):
@@ -45,9 +46,9 @@ def homes(layout: Layout, ports: Ports, entry: Entry) -> Iterator[tuple[object, 
         elif port.scheduler is Scheduler.RR:
             continue
         else:
-            is_cluster_ip = not (port.external or is_node_port(port.key))
-            known, number = layout.cluster_ip_ports if is_cluster_ip else ports.services(local), drawn_below(len(slots))
-            yield (known.name, number), known, ticket(number)
+            numbers = ports.services(local) if is_external else layout.cluster_ip_ports
+            number = drawn_below(len(slots))
+            yield (numbers.name, number), numbers, index(TICKET | number)
     if port.drop:
         yield ports.dropped.name, ports.dropped, b""
     if entry.is_counted:

@@ -18,12 +18,12 @@ Why not a verdict map that leads to the chains at once: docs/data-plane.md.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from rules.elements import index
 from rules.objects import Chain, Family, Field, Rule, Set, Table, destination_address
 from rules.statements import (
     DnatByIndex,
@@ -73,11 +73,6 @@ def drawn_below(endpoints: int) -> int:
 
 
 MODULI: Final = (*range(1, EXACT + 1), *(2**i for i in range(band(EXACT) + 1, band(MAX_ENDPOINTS) + 1)))
-
-
-def ticket(number: int) -> bytes:
-    """A number as it travels in a packet's priority."""
-    return struct.pack("=I", TICKET | number)
 
 
 def filled(chain: Chain, *rules: Statements) -> tuple[Chain, list[Rule]]:
@@ -212,7 +207,7 @@ class Ports:
     def fixed(self) -> tuple[AddElement, ...]:
         """The elements that do not depend on any service port."""
         return tuple(
-            AddElement(self.by_number(local), ticket(modulus), self._pick_below(local, modulus).name.encode())
+            AddElement(self.by_number(local), index(TICKET | modulus), self._pick_below(local, modulus).name.encode())
             for local in (False, True)
             for modulus in MODULI
         )

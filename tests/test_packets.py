@@ -280,10 +280,7 @@ def test_new_connections_never_fail_while_an_endpoint_stays(cluster: Cluster, vi
         finally:
             attempts = [attempt for stream in streams for attempt in stream.stop()]
             commits.close()
-        sent.stop()
-        packets = sent.read()
-        until(lambda: sum(arrived.read().values()) + packets["refused"] >= packets["sent"])
-        counted = arrived.read()
+        packets, counted = sent.ended(arrived)
     assert packets["refused"] == 0, packets
     assert sum(counted.values()) == packets["sent"] > changes
     assert all(counted.values())
@@ -313,10 +310,7 @@ def test_new_connections_never_fail_while_session_affinity_comes_and_goes(
                 commits.after(begun)
         finally:
             commits.close()
-        sent.stop()
-        packets = sent.read()
-        until(lambda: sum(arrived.read().values()) + packets["refused"] >= packets["sent"])
-        counted = arrived.read()
+        packets, counted = sent.ended(arrived)
     assert packets["refused"] == 0, packets
     assert sum(counted.values()) == packets["sent"] > changes
 
@@ -345,6 +339,13 @@ class Flood(Counters):
 
     def stop(self) -> None:
         namespaces.stop(self._process)
+
+    def ended(self, arrived: Counters) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """What was sent and refused, and what arrived, when that is all of it."""
+        self.stop()
+        packets = self.read()
+        until(lambda: sum(arrived.read().values()) + packets["refused"] >= packets["sent"])
+        return packets, arrived.read()
 
     def __exit__(self, *of_error: object) -> None:
         self.stop()
