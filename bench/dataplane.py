@@ -21,6 +21,7 @@ from bench.dataplane_connect import Road, difference, tcp, time_of, udp, undistu
 from bench.dataplane_rules import (
     CONNTRACK,
     DESCRIPTIONS,
+    HERE,
     HOOKS,
     IPTABLES_LEGACY,
     IPTABLES_NFT,
@@ -36,7 +37,9 @@ from bench.dataplane_world import World
 SIZES = ("100x10", "1000x10", "5000x10", "10000x10", "44000x2", "5000x50")
 QUICK_SIZES = ("1000x10",)
 MAIN = "10000x10"  # where the rest is measured, too
-VARIANTS = (OURS, CONNTRACK, HOOKS, ONE_RULE, NFTABLES, IPTABLES_NFT, IPTABLES_LEGACY)
+VARIANTS = (OURS, HERE, CONNTRACK, HOOKS, ONE_RULE, NFTABLES, IPTABLES_NFT, IPTABLES_LEGACY)
+ONE_SIZE = {HERE}
+"""At other sizes they would tell nothing new."""
 MOST_SERVICES = {NFTABLES: 10_000, IPTABLES_NFT: 10_000, IPTABLES_LEGACY: 10_000}
 """Beyond that it would take minutes to load them."""
 A_ROUND = 50
@@ -84,7 +87,7 @@ def measure(
     found["main size"] = main
     for name in sizes:
         size = Size.of(name)
-        with _loaded(size, found["left out"].setdefault(name, {}), progress) as worlds:
+        with _loaded(size, name == main, found["left out"].setdefault(name, {}), progress) as worlds:
             found["connect"][name] = _connect(size, worlds, plan, progress)
             if name == main:
                 ways = _ways(size, worlds)
@@ -99,12 +102,14 @@ def measure(
 
 
 @contextmanager
-def _loaded(size: Size, left_out: dict[str, str], progress: Progress) -> Iterator[dict[str, World]]:
+def _loaded(size: Size, is_main: bool, left_out: dict[str, str], progress: Progress) -> Iterator[dict[str, World]]:
     """A node with each of the variants. What cannot be had is noted in `left_out`."""
     worlds: dict[str, World] = {}
     wanted = list(ports(size))
     try:
         for name in VARIANTS:
+            if name in ONE_SIZE and not is_main:
+                continue
             if size.services > MOST_SERVICES.get(name, size.services):
                 left_out[name] = f"more than {MOST_SERVICES[name]:,} Services take minutes to load"
             elif not available(name):

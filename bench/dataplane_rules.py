@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import shutil
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from bench.dataplane_peers import iptables, nftables
 from bench.dataplane_services import CLUSTER_PORT, Port
@@ -19,10 +20,11 @@ from rules.objects import PROTOCOLS, Family
 from rules.tables import create
 from tests.netns import Namespace
 
-OURS, CONNTRACK, HOOKS, ONE_RULE = "ours", "conntrack", "hooks", "one rule"
+OURS, HERE, CONNTRACK, HOOKS, ONE_RULE = "ours", "ours, here", "conntrack", "hooks", "one rule"
 NFTABLES, IPTABLES_NFT, IPTABLES_LEGACY = "kube-proxy nftables", "iptables-nft", "iptables-legacy"
 DESCRIPTIONS = {
-    OURS: "our table",
+    OURS: "our table; the endpoints are on other nodes",
+    HERE: "our table; the endpoints are on this node, so that each may be its own client",
     CONNTRACK: "no nat: connections are tracked, nothing else",
     HOOKS: "the same, and nat chains without a rule",
     ONE_RULE: "the least that nftables can do it with: one rule, one map, one endpoint for a Service",
@@ -37,25 +39,28 @@ SERVICE_CIDR = ipaddress.ip_network("10.96.0.0/12")
 Loader = Callable[[Namespace, Iterable[Port]], None]
 
 
-def service_ports(ports: Iterable[Port]) -> Iterable[ServicePort]:
-    """As `rules` wants them."""
+def service_ports(ports: Iterable[Port], *, here: bool = False) -> Iterable[ServicePort]:
+    """As `rules` wants them. here: the endpoints are on this node."""
     for identity, port in enumerate(ports, 1):
         protocol = PROTOCOLS[port.protocol.upper()]
         ends = tuple(endpoint(_packed(pod), POD_PORT) for pod in port.pods)
+        hairpins = tuple(_packed(pod) for pod in port.pods) if here else ()
         keys = [(service_key(_packed(port.address), protocol, CLUSTER_PORT), False)]
         if port.external_ip:
             keys.append((service_key(_packed(port.external_ip), protocol, CLUSTER_PORT), True))
             keys.append((node_port_key(Family.IPV4, protocol, port.node_port), True))
         for key, external in keys:
-            yield ServicePort(key, port.name, ends, external=external, timeout=port.affinity, identity=identity)
+            yield ServicePort(
+                key, port.name, ends, hairpins, external=external, timeout=port.affinity, identity=identity
+            )
 
 
 def _packed(address: str) -> bytes:
     return ipaddress.IPv4Address(address).packed
 
 
-def ours(node: Namespace, ports: Iterable[Port]) -> None:
-    plan = scratch(Family.IPV4, service_ports(ports), frozenset({_packed(NODE)}))
+def ours(node: Namespace, ports: Iterable[Port], *, here: bool = False) -> None:
+    plan = scratch(Family.IPV4, service_ports(ports, here=here), frozenset({_packed(NODE)}))
     node.kernel.commit([*create(LAYOUTS[Family.IPV4], OPTIONS, [SERVICE_CIDR]), *plan.operations])
 
 
@@ -115,6 +120,7 @@ def kube_proxy_iptables(program: str) -> Loader:
 
 LOADERS: dict[str, Loader] = {
     OURS: ours,
+    HERE: partial(ours, here=True),
     CONNTRACK: conntrack,
     HOOKS: hooks,
     ONE_RULE: one_rule,
@@ -128,6 +134,7 @@ def available(name: str) -> bool:
     """Whether this machine has the program that loads it."""
     program = {
         OURS: "",
+        HERE: "",
         IPTABLES_NFT: "iptables-nft-restore",
         IPTABLES_LEGACY: "iptables-legacy-restore",
     }.get(name, "nft")

@@ -10,7 +10,7 @@ from rules.elements import Scheduler, ServicePort, element_key, index, is_node_p
 from rules.layout import Layout
 from rules.numbering import Slots, dense
 from rules.objects import Set
-from rules.service_ports import LOCAL, TICKET, Group, Ports, band, drawn_below
+from rules.service_ports import LOCAL, TICKET, Group, Ports, band, shown
 from rules.transaction import AddElement
 
 
@@ -47,8 +47,8 @@ def homes(layout: Layout, ports: Ports, entry: Entry) -> Iterator[tuple[object, 
             continue
         else:
             numbers = ports.services(local) if is_external else layout.cluster_ip_ports
-            number = drawn_below(len(slots))
-            yield (numbers.name, number), numbers, index(TICKET | number)
+            number = shown(len(slots), here=bool(port.hairpins))
+            yield (numbers.name, number), numbers, number
     if port.drop:
         yield ports.dropped.name, ports.dropped, b""
     if entry.is_counted:

@@ -27,7 +27,7 @@ from rules.objects import (
     destination_address,
     source_address,
 )
-from rules.service_ports import TICKET, TICKET_MASK, Ports, Statements, filled, numbers, tickets_of
+from rules.service_ports import TICKET, TICKET_MASK, Ports, Statements, filled, hairpins_of, numbers, tickets_of
 from rules.statements import (
     FlipMark,
     FromInterface,
@@ -115,8 +115,7 @@ class Layout:
 
     @cached_property
     def hairpins(self) -> Set:
-        key = (source_address(self.family), destination_address(self.family))
-        return Set(self.table, "hairpins", key, comment="endpoints on this node, which may reach themselves")
+        return hairpins_of(self.table)
 
     @cached_property
     def guarded(self) -> Set:
@@ -190,11 +189,12 @@ class Layout:
         )
         for hook in (PREROUTING, OUTPUT):
             yield filled(Chain(self.table, hook.name, hook), self.short_way, (jump("services"),))
+        led = self.chain("led", "somewhere, with a priority: maybe to themselves")
+        yield filled(led, (ShowsTicket(TICKET_MASK, TICKET), ShowNumber(0)), (InSet(self.hairpins), SetMark(mark)))
         yield filled(
             Chain(self.table, "postrouting", POSTROUTING),
-            (ShowsTicket(TICKET_MASK, TICKET), IsDestinationNatted(), ShowNumber(0)),
+            (ShowsNumber(0, negate=True), IsDestinationNatted(), jump(led.name)),
             (HasMark(mark), FlipMark(mark), Masquerade()),
-            (IsDestinationNatted(), InSet(self.hairpins), Masquerade()),
         )
 
     @property

@@ -10,6 +10,10 @@ Between the look-up of N and its chain, N travels in the packet's priority, the 
 that. Only where it was 0, which it is again before the draw: packets with a priority of their own keep it, and their endpoint
 is drawn without N (`_blind`).
 
+Nor does every packet need to be asked whether its endpoint is its own sender (a hairpin, to be masqueraded): the number says
+where an endpoint may be one (HERE), and leads to `pick-N-here`, where the packets of such senders get a priority that
+stays (SELF) until postrouting has looked. What is drawn for without a number keeps a priority there, too.
+
 With externalTrafficPolicy Local a service port has two lists of endpoints, all and those on this node; the second is
 numbered from LOCAL on, and has maps of its own.
 
@@ -24,7 +28,7 @@ from functools import cached_property
 from typing import Final
 
 from rules.elements import index
-from rules.objects import Chain, Family, Field, Rule, Set, Table, destination_address
+from rules.objects import Chain, Family, Field, Rule, Set, Table, destination_address, source_address
 from rules.statements import (
     DnatByIndex,
     DnatBySource,
@@ -33,6 +37,7 @@ from rules.statements import (
     GoToMapped,
     HoldTicket,
     InSet,
+    MayReachItself,
     ShowDraw,
     ShowMapped,
     ShowNumber,
@@ -53,7 +58,11 @@ LOCAL: Final = MAX_ENDPOINTS
 """Where the numbers of the second list begin."""
 TICKET: Final = 0x4B50_0000
 """What travels in a packet's priority is above it ("KP"), so that a priority of somebody else's is not cleared."""
-TICKET_MASK: Final = 0xFFFE_0000
+TICKET_MASK: Final = 0xFFFC_0000
+HERE: Final = 0x0002_0000
+"""Added to a number of endpoints, some of which may connect to themselves."""
+SELF: Final = TICKET
+"""The priority of a packet whose endpoint may be its sender: postrouting asks, and clears it."""
 MAX_TICKETS: Final = 1 << 20
 """Clients with session affinity that a node remembers at a time."""
 
@@ -73,6 +82,11 @@ def drawn_below(endpoints: int) -> int:
 
 
 MODULI: Final = (*range(1, EXACT + 1), *(2**i for i in range(band(EXACT) + 1, band(MAX_ENDPOINTS) + 1)))
+
+
+def shown(endpoints: int, *, here: bool) -> bytes:
+    """What maps say of a service port with so many endpoints (>= 1). here: some of them may connect to themselves."""
+    return index(TICKET | (HERE if here else 0) | drawn_below(endpoints))
 
 
 def filled(chain: Chain, *rules: Statements) -> tuple[Chain, list[Rule]]:
@@ -95,6 +109,11 @@ def tickets_of(table: Table, local: bool) -> Set:
         typeof=True,
         dynamic=MAX_TICKETS,
     )
+
+
+def hairpins_of(table: Table) -> Set:
+    key = (source_address(table.family), destination_address(table.family))
+    return Set(table, "hairpins", key, comment="endpoints on this node, which may reach themselves")
 
 
 @dataclass(frozen=True)
@@ -199,7 +218,7 @@ class Ports:
             f"{self.pick(local).name}-by-number",
             (Field.PRIORITY,),
             verdict=True,
-            size=len(MODULI),
+            size=2 * len(MODULI),
             comment="number of endpoints : the chain that draws one",
         )
 
@@ -207,9 +226,10 @@ class Ports:
     def fixed(self) -> tuple[AddElement, ...]:
         """The elements that do not depend on any service port."""
         return tuple(
-            AddElement(self.by_number(local), index(TICKET | modulus), self._pick_below(local, modulus).name.encode())
+            AddElement(self.by_number(local), shown(modulus, here=here), chain.name.encode())
             for local in (False, True)
             for modulus in MODULI
+            for here, chain in ((False, self._pick_below(local, modulus)), (True, self._pick_here(local, modulus)))
         )
 
     @cached_property
@@ -337,6 +357,7 @@ class Ports:
             # It may have got endpoints, or have lost those that were drawn, or its session affinity. Number 0 tells.
             yield filled(
                 self.pick_late(local),
+                (ShowsNumber(0), ShowNumber(SELF)),
                 (DnatByIndex(self.endpoints, 1, first),),
                 (ShowMapped(self.affinity), jump(self.use_ticket(local).name)),
                 (ShowNumber(TICKET | first), DnatByTicket(self.sticky_endpoints)),
@@ -344,14 +365,23 @@ class Ports:
                 (goto(self.refuse.name),),
             )
             for modulus in MODULI:
-                yield filled(self._pick_below(local, modulus), *_draws(self.endpoints, modulus, first), late)
+                below, draws = self._pick_below(local, modulus), list(_draws(self.endpoints, modulus, first))
+                yield filled(below, (ShowNumber(0), draws[0]), *[(draw,) for draw in draws[1:]], late)
+                yield filled(
+                    self._pick_here(local, modulus),
+                    (MayReachItself(hairpins_of(self.table)), ShowNumber(SELF)),
+                    (ShowsNumber(SELF, negate=True), goto(below.name)),
+                    *[(draw,) for draw in draws],
+                    late,
+                )
             yield filled(self._pick_by_number(local), self.go_by_number(local), late)
             yield filled(self._pick_blind(local), *_blind(self.endpoints, first))
             yield filled(
                 self.pick(local),
                 (ShowsNumber(0), ShowMapped(self.services(local)), goto(self._pick_by_number(local).name)),
+                (ShowsNumber(0), ShowNumber(SELF)),
                 (jump(self.pick_special(local).name),),
-                (ShowsNumber(0, negate=True), jump(self._pick_blind(local).name)),
+                (ShowsNumber(SELF, negate=True), jump(self._pick_blind(local).name)),
                 late,
             )
 
@@ -365,22 +395,25 @@ class Ports:
     def _pick_below(self, local: bool, modulus: int) -> Chain:
         return Chain(self.table, f"{self.pick(local).name}-{modulus}")
 
+    def _pick_here(self, local: bool, modulus: int) -> Chain:
+        return Chain(self.table, f"{self._pick_below(local, modulus).name}-here")
+
     def _pick_blind(self, local: bool) -> Chain:
         return Chain(self.table, f"{self.pick(local).name}-blind", comment="for packets that keep their priority")
 
 
 def numbers(table: Table, name: str, key: tuple[Field, ...], of_what: str) -> Set:
     """A map from service ports to what `drawn_below` gives."""
-    comment = f"service port : number of {of_what}, above {EXACT} the next power of two"
+    comment = f"service port : number of {of_what}, above {EXACT} the next power of two (4b52: some on this node)"
     return Set(table, name, key, (Field.PRIORITY,), comment=comment, typeof=True)
 
 
-def _draws(endpoints: Set, modulus: int, offset: int) -> Iterator[Statements]:
+def _draws(endpoints: Set, modulus: int, offset: int) -> Iterator[Statement]:
     draw = DnatByIndex(endpoints, modulus, offset)
-    yield ShowNumber(0), draw
+    yield draw
     if modulus > EXACT:
-        yield from [(draw,)] * (DRAWS - 1)
-        yield (DnatByIndex(endpoints, modulus // 2, offset),)
+        yield from [draw] * (DRAWS - 1)
+        yield DnatByIndex(endpoints, modulus // 2, offset)
 
 
 def _blind(endpoints: Set, offset: int) -> Iterator[Statements]:

@@ -20,8 +20,8 @@ from typing import Final
 from rules.contents import Contents
 from rules.layout import LAYOUTS, TABLE_NAME, Layout
 from rules.objects import OUTPUT, OWNER, POSTROUTING, PREROUTING, Chain, Family, Hook, Rule, Set, Table
-from rules.service_ports import Statements
-from rules.statements import InSet, ShowMapped, go_back, goto, jump
+from rules.service_ports import TICKET, TICKET_MASK, Statements
+from rules.statements import InSet, ShowMapped, ShowNumber, ShowsTicket, go_back, goto, jump
 from rules.tables import delete
 from rules.transaction import (
     AddChain,
@@ -115,8 +115,11 @@ class Mirror:
 
 
 def _more(layout: Layout) -> Iterator[Operation]:
-    """The base chains that have no counterpart in our table: what comes before it, but for what needs a memory; and what
-    refuses in its place, for all who were led nowhere."""
+    """What it does not refuse goes on as it came. And the base chains that have no counterpart in our table: what comes
+    before it, but for what needs a memory; and what refuses in its place, for all who were led nowhere."""
+    for ports in (layout.addresses, layout.node_ports):
+        refuse = replace(ports.refuse, table=table(layout.family))
+        yield AddRule(Rule(refuse, (ShowsTicket(TICKET_MASK, TICKET), ShowNumber(0))))
     addresses, node_ports, here = layout.addresses, layout.node_ports, InSet(layout.nodeport_ips)
     first: list[Statements] = [
         layout.short_way,

@@ -91,6 +91,25 @@ class InSet:
 
 
 @dataclass(frozen=True, slots=True)
+class MayReachItself:
+    """The source x is in a set of pairs (source, destination) as (x, x)."""
+
+    pairs: Set
+
+    def text(self, family: Family) -> str:
+        return f"{_key_text(self._key)} @{self.pairs.name}"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        loads, _ = _load_key(self._key)
+        return (*loads, e.Lookup(self.pairs.name))
+
+    @property
+    def _key(self) -> tuple[Field, Field]:
+        source, _ = self.pairs.key
+        return source, source
+
+
+@dataclass(frozen=True, slots=True)
 class GoToMapped:
     """Go where the map of verdicts says for the key, loaded from the packet. Not there: the next rule's turn."""
 

@@ -623,7 +623,7 @@ def test_nobody_moves_from_an_endpoint_that_stays_while_others_come_and_go(world
 PRIORITY: Final = """
 chain before {{
     type filter hook postrouting priority 90;
-    {ours} meta priority & 0xfffe0000 == 0x4b500000 counter comment "tickets"
+    {ours} meta priority & 0xfffc0000 == 0x4b500000 counter comment "tickets"
 }}
 chain after {{
     type filter hook postrouting priority 150;

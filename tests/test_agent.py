@@ -115,7 +115,7 @@ def by_definition(layout: Layout, state: State) -> dict[str, dict[Any, Any]]:
         if port.endpoints:
             count = len(port.endpoints)
             number = count if count <= 16 else next(2**i for i in range(17) if count <= 2**i)
-            sets["cluster-ip-ports"][key] = (in_priority(number), port.name)
+            sets["cluster-ip-ports"][key] = (in_priority(number, bool(port.hairpins)), port.name)
             sets["endpoints"][key, False] = frozenset(port.endpoints)
         elif port.drop:
             sets["dropped"][key] = (b"", port.name)

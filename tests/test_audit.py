@@ -234,7 +234,7 @@ def test_messages_that_are_lost_all_the_time_do_not_keep_one_from_its_end() -> N
     audits = audited(world)
     world.start(*ALL)
     audits.at_once(0.0, "lost")
-    for _ in range(300):
+    for _ in range(1000):
         audits.at_once(0.0, "lost again")
         audits.step(0.0)
     assert audits.done

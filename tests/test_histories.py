@@ -72,14 +72,15 @@ def content(state: TableState | None) -> Content:
     found = {name: dict(set_.elements) for name, set_ in state.sets.items()}
     for kind in ("pick", "pick-local", "nodeport-pick", "nodeport-pick-local"):
         numbers = (*range(1, 17), *(2**i for i in range(5, 17)))
-        assert found[f"{kind}-by-number"] == {in_priority(n): (f"{kind}-{n}".encode(), "") for n in numbers}
+        chains = {(n, here): f"{kind}-{n}{'-here' * here}".encode() for n in numbers for here in (False, True)}
+        assert found[f"{kind}-by-number"] == {in_priority(*which): (chain, "") for which, chain in chains.items()}
         found[f"{kind}-by-number"] = {}
     return _settled(found, state.chains)
 
 
-def in_priority(number: int) -> bytes:
-    """How many endpoints, as it travels in a packet's priority."""
-    return (0x4B500000 + number).to_bytes(4, sys.byteorder)
+def in_priority(number: int, here: bool) -> bytes:
+    """How many endpoints, and whether some may connect to themselves, as it travels in a packet's priority."""
+    return ((0x4B520000 if here else 0x4B500000) + number).to_bytes(4, sys.byteorder)
 
 
 def _settled(found: Content, chains: Mapping[str, ChainState]) -> Content:
