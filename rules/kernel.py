@@ -111,12 +111,15 @@ class Kernel:
 
     def dump(self, table: Table, *, settled: bool = False) -> TableState | None:
         """All of one table, or None if it is not there. Slow at size (0.5 s for 100,000 elements): for tests, starts and
-        audits, never the steady state. settled: nothing was added a moment ago; then one read of each set will do."""
+        audits, never the steady state. settled: nothing was added a moment ago; then one read of each set will do.
+        Raises KernelUnreachable."""
         for _ in range(DUMP_TRIES):
             try:
                 return self._dump(table, settled)
             except _Changed:
                 continue
+            except OSError as error:
+                raise KernelUnreachable(error.errno or errno.EIO, "cannot read nftables") from error
             except DAMAGED as error:
                 raise KernelUnreachable(errno.EBADMSG, f"cannot understand what nftables says ({error})") from error
         raise KernelUnreachable(errno.EBUSY, f"table {table.family.nft} {table.name} changed during each of 10 reads")

@@ -98,15 +98,21 @@ def messages(data: bytes | memoryview) -> Iterator[Message]:
         offset += (size + 3) & ~3
 
 
-def error_of(reply: Message) -> tuple[int, int]:
-    """Of an NLMSG_ERROR: (errno, 0 for an acknowledgement; offset in the request that it is about, 0 if unknown)."""
+def errno_of(reply: Message) -> int:
+    """Of an NLMSG_ERROR, or of the NLMSG_DONE that ends a dump: 0 if all went well."""
     (code,) = struct.unpack_from("=i", reply.body)
     if not -4095 <= code <= 0:  # MAX_ERRNO
         raise ValueError(f"{code} is no error")
+    return -int(code)
+
+
+def error_of(reply: Message) -> tuple[int, int]:
+    """Of an NLMSG_ERROR: (errno, 0 for an acknowledgement; offset in the request that it is about, 0 if unknown)."""
+    code = errno_of(reply)
     ext_ack, capped = 0x200, 0x100
     if not code or not reply.flags & ext_ack:
-        return -code, 0
+        return code, 0
     (size,) = U32.unpack_from(reply.body, 4)
     start = 4 + (16 if reply.flags & capped else (size + 3) & ~3)
     found = dict(attributes(reply.body[start:]))
-    return -code, U32.unpack(found[2])[0] if 2 in found else 0
+    return code, U32.unpack(found[2])[0] if 2 in found else 0

@@ -18,7 +18,7 @@ from rules.netlink import (
     SOL_NETLINK,
     U32,
     Message,
-    error_of,
+    errno_of,
     messages,
 )
 
@@ -56,7 +56,8 @@ def enlarge(sock: socket.socket, forced: int, plain: int, size: int) -> int:
 class Replies(Iterator[list[Message]]):
     """Sends a request and gives its replies, a list for each datagram, up to what ends them.
 
-    Raises OSError for what the kernel refuses, and DAMAGED. After a datagram that is damaged one may go on.
+    Raises OSError for what the kernel refuses, or cannot bring to its end, and DAMAGED. After a datagram that is damaged one
+    may go on.
     """
 
     def __init__(self, sock: socket.socket, request: bytes, errors: Mapping[int, int] = SYSTEM) -> None:
@@ -77,12 +78,13 @@ class Replies(Iterator[list[Message]]):
             self.disturbed |= bool(reply.flags & NLM_F_DUMP_INTR)
             if reply.kind in (NLMSG_DONE, NLMSG_ERROR):
                 self._ended = True
-                if reply.kind == NLMSG_ERROR and (code := self._code(reply)):
+                if code := self._code(reply):
                     raise OSError(code, os.strerror(code))
                 break
             piece.append(reply)
         return piece
 
     def _code(self, reply: Message) -> int:
+        """A dump that fails when it has begun tells so where it ends."""
         (own,) = _CODE.unpack_from(reply.body)
-        return self._errors.get(-own) or error_of(reply)[0]
+        return self._errors.get(-own) or errno_of(reply)
