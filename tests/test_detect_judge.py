@@ -54,18 +54,17 @@ def interface() -> IpvsInterface:
     return IpvsInterface(place=Place("interface", "kube-ipvs0", node="n1"), addresses=20)
 
 
-def chains(mode: str, services: int = 0) -> KubeChains:
-    return KubeChains(
-        place=Place("iptables", "nft", "ip", node="n1"), mode=mode, chains=9 + services, services=services
-    )
+def chains(mode: str, services: int = 0, *, empty: bool = False) -> KubeChains:
+    place = Place("iptables", "nft", "ip", node="n1")
+    return KubeChains(place=place, mode=mode, chains=9 + services, services=services, empty=empty)
 
 
 def sets() -> KubeSets:
     return KubeSets(place=Place("ipset", "KUBE-*", node="n1"), sets=17, entries=60)
 
 
-def tables(owner: str = "kube-proxy") -> KubeTables:
-    return KubeTables(place=Place("nftables", f"ip {owner}", node="n1"), owner=owner, chains=50)
+def tables(owner: str = "kube-proxy", *, dormant: bool = False) -> KubeTables:
+    return KubeTables(place=Place("nftables", f"ip {owner}", node="n1"), owner=owner, chains=50, dormant=dormant)
 
 
 def kernel(release: str = "6.1.0-40-amd64", *, has_ipvs: bool | None = None) -> Kernel:
@@ -228,7 +227,39 @@ def test_the_version_comes_from_the_evidence() -> None:
             {"ipvs-mode": "deprecated", "two-dataplanes": "broken"},
             id="two at once, and nothing says which",
         ),
+        pytest.param(
+            [tables(), chains("iptables", 30)], {"two-dataplanes": "broken"}, id="two at once, nftables among them"
+        ),
+        pytest.param(
+            [tables(), chains("iptables", 30, empty=True)],
+            {"iptables-leftover": "notice"},
+            id="emptied chains of iptables mode",
+        ),
+        pytest.param(
+            [tables(), chains("ipvs", empty=True)], {"ipvs-leftover": "notice"}, id="emptied chains of IPVS mode"
+        ),
+        pytest.param([tables(), chains("")], {}, id="kubelet's chains beside nftables"),
+        pytest.param(
+            [tables(dormant=True), chains("iptables", 30)], {"nftables-leftover": "notice"}, id="a dormant table"
+        ),
+        pytest.param(
+            [served("nftables"), tables(), chains("iptables", 30, empty=True)],
+            {"iptables-leftover": "notice"},
+            id="emptied chains, nftables runs",
+        ),
+        pytest.param(
+            [served("iptables"), chains("iptables", 30, empty=True)], {}, id="emptied chains of the mode that runs"
+        ),
+        pytest.param(
+            [tables(), chains("iptables", 30), chains("iptables", 20, empty=True)],
+            {"two-dataplanes": "broken"},
+            id="one variant of iptables emptied",
+        ),
+        pytest.param([chains("iptables", 30, empty=True)], {}, id="emptied chains alone"),
+        pytest.param([chains("ipvs", empty=True)], {}, id="emptied chains of IPVS mode alone"),
         pytest.param([tables(), tables("kube-proxy-nft")], {"two-proxies": "notice"}, id="hand-over"),
+        pytest.param([tables(dormant=True), tables("kube-proxy-nft")], {}, id="kube-proxy's is dormant"),
+        pytest.param([tables(), tables("kube-proxy-nft", dormant=True)], {}, id="ours is dormant"),
         pytest.param(
             [served("nftables"), tables(), tables("kube-proxy-nft")], {"two-proxies": "broken"}, id="both run"
         ),
@@ -291,6 +322,7 @@ def test_the_worst_comes_first() -> None:
 @given(st.lists(st.sampled_from([
     configured("ipvs"), configured(""), configured("nftables"), gate(True), gate(False), served("ipvs"), served("iptables"),
     servers(), interface(), chains("iptables", 3), chains("ipvs"), sets(), tables(), tables("kube-proxy-nft"), kernel("4.9"),
+    chains("iptables", 4, empty=True), chains("ipvs", empty=True), tables(dormant=True),
     kernel(has_ipvs=False), Unreadable(place=FILE, cause="x"), OtherProxy(place=PORT, program="cilium", sure="possible"),
 ])), st.sampled_from(VERSIONS))  # fmt: skip
 def test_any_mixture_is_judged(evidence: list[Evidence], version: str) -> None:

@@ -22,6 +22,7 @@ from proxy.detect.evidence import (
     ServedMode,
     Unreadable,
 )
+from proxy.detect.judge import judge
 from proxy.detect.live import gather
 from proxy.detect.netlink import Netlink
 from rules.layout import LAYOUTS, Options
@@ -165,6 +166,66 @@ def test_both_modes_chains_in_the_same_tables(node: Namespace, variant: str) -> 
     found = chains(seen(node))
     assert found[variant, "ip", "ipvs"] == (2 + 7, 0)  # 7 have names that both modes use
     assert found[variant, "ip", "iptables"][1] == 15
+
+
+def checks(found: Sequence[Evidence]) -> dict[str, str]:
+    return {finding.check: finding.severity for finding in judge(found).findings}
+
+
+@with_iptables
+@with_ipset
+@VARIANTS
+@pytest.mark.parametrize("mode", ["iptables", "ipvs"])
+def test_emptied_chains_are_no_second_data_plane(node: Namespace, variant: str, mode: str) -> None:
+    """After `iptables -F`, which leaves the chains there; kubelet puts its own rules back."""
+    restore_ipsets(node)
+    restore_iptables(node, mode, variant)
+    restore_nftables(node)
+    programs = [f"{program}-{variant}" for program in ("iptables", "ip6tables")]
+    for program in programs if mode == "ipvs" else ():
+        run(node, program, "-N", "KUBE-FIREWALL")
+    before = chains(seen(node))
+    assert "two-dataplanes" in checks(seen(node))
+    for program in programs:
+        for table in ("nat", "filter", "mangle"):
+            run(node, program, "-t", table, "-F")
+        run(node, program, "-A", "KUBE-FIREWALL", "-p", "sctp", "-j", "DROP")
+        run(node, program, "-I", "OUTPUT", "-j", "KUBE-FIREWALL")
+    run(node, "ipset", "destroy")
+    found = seen(node)
+    assert chains(found) == before
+    assert all(e.empty for e in found if isinstance(e, KubeChains))
+    assert checks(found) == {f"{mode}-leftover": "notice"}
+
+
+@with_iptables
+@pytest.mark.parametrize("program", ["iptables", "ip6tables"])
+def test_chains_of_one_family_are_enough_for_two(node: Namespace, program: str) -> None:
+    restore_iptables(node, "iptables", "nft")
+    restore_nftables(node)
+    run(node, f"{program}-nft", "-t", "nat", "-F")
+    assert {e.place.part: e.empty for e in seen(node) if isinstance(e, KubeChains)} == {
+        "ip": program == "iptables",
+        "ip6": program == "ip6tables",
+    }
+    assert "two-dataplanes" in checks(seen(node))
+
+
+@with_iptables
+def test_dormant_tables_lead_nothing(node: Namespace) -> None:
+    restore_iptables(node, "iptables", "nft")
+    restore_nftables(node)
+    for family in ("ip", "ip6"):
+        node.nft(f"add table {family} kube-proxy {{ flags dormant; }}")
+    found = seen(node)
+    assert [e.dormant for e in found if isinstance(e, KubeTables)] == [True, True]
+    assert checks(found) == {"nftables-leftover": "notice"}
+    for family in ("ip", "ip6"):
+        node.nft(f"add table {family} kube-proxy")
+        node.nft(f"add table {family} nat {{ flags dormant; }}")
+    found = seen(node)
+    assert not any(e.dormant for e in found if isinstance(e, KubeTables))
+    assert checks(found) == {"iptables-leftover": "notice"}
 
 
 @with_iptables

@@ -280,6 +280,9 @@ def test_ipvs_that_cannot_be_read_at_all(monkeypatch: pytest.MonkeyPatch) -> Non
 # ------------------------------------------------------------------ iptables
 
 
+RETURN = -5  # XT_RETURN, where each chain ends
+
+
 def rule(variant: Variant, target: bytes, data: bytes = b"", matches: int = 0) -> bytes:
     """An ipt_entry or ip6t_entry: linux/netfilter_ipv4/ip_tables.h."""
     body = struct.pack("=H29sB", 32 + len(data), target, 0) + data
@@ -294,7 +297,9 @@ def table(variant: Variant) -> bytes:
             rule(variant, b"", struct.pack("=i4x", -2)),
             rule(variant, b"ERROR", b"KUBE-SERVICES".ljust(32, b"\0")),
             rule(variant, b"KUBE", bytes(8), matches=64),
+            rule(variant, b"", struct.pack("=i4x", RETURN)),
             rule(variant, b"ERROR", b"KUBE-SVC-ABCDEFGHIJKLMNOP".ljust(32, b"\0")),
+            rule(variant, b"", struct.pack("=i4x", RETURN)),
             rule(variant, b"ERROR", b"ERROR".ljust(32, b"\0")),
         )
     )
@@ -303,7 +308,7 @@ def table(variant: Variant) -> bytes:
 @pytest.mark.parametrize("variant", [IPV4, IPV6])
 def test_chains_of_the_legacy_variant(variant: Variant) -> None:
     found = list(chains(memoryview(table(variant)), variant))
-    assert found == ["KUBE-SERVICES", "KUBE-SVC-ABCDEFGHIJKLMNOP", "ERROR"]
+    assert found == [("KUBE-SERVICES", True), ("KUBE-SVC-ABCDEFGHIJKLMNOP", False), ("ERROR", False)]
 
 
 @given(st.sampled_from([IPV4, IPV6]), st.data())
@@ -336,12 +341,16 @@ def names(mode: str, program: str) -> Iterator[str]:
             yield line.split()[0][1:]
 
 
+def used(listed: list[str]) -> list[tuple[str, bool]]:
+    return [(name, True) for name in listed]
+
+
 @pytest.mark.parametrize("mode", ["iptables", "ipvs"])
 @pytest.mark.parametrize("program", ["iptables", "ip6tables"])
 def test_each_recording_has_the_chains_of_its_mode_and_no_other(mode: str, program: str) -> None:
     listed = list(names(mode, program))
-    (found,) = classify(listed, PLACE)
-    assert found.mode == mode
+    (found,) = classify(used(listed), PLACE)
+    assert found.mode == mode and not found.empty
     assert found.chains == sum(name.startswith("KUBE-") for name in listed)
 
 
@@ -359,12 +368,32 @@ def test_each_recording_has_the_chains_of_its_mode_and_no_other(mode: str, progr
     ],
 )
 def test_whose_chains_these_are(listed: list[str], expected: list[tuple[str, int, int]]) -> None:
-    assert [(e.mode, e.chains, e.services) for e in classify(listed, PLACE)] == expected
+    assert [(e.mode, e.chains, e.services) for e in classify(used(listed), PLACE)] == expected
+
+
+SVC, SVC2 = "KUBE-SVC-ABCDEFGHIJKLMNOP", "KUBE-SVC-BBCDEFGHIJKLMNOP"
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ([(SVC, False), (SVC2, False)], {"iptables": True}),
+        ([(SVC, False), (SVC2, True)], {"iptables": False}),
+        ([(SVC, False), ("KUBE-NODEPORTS", True), ("KUBE-FIREWALL", True)], {"iptables": True}),
+        ([("KUBE-NODEPORTS", False)], {"iptables": False}),  # no Service's: there is nothing to be empty
+        ([("KUBE-NODE-PORT", False), ("KUBE-SERVICES", True)], {"ipvs": True}),
+        ([("KUBE-NODE-PORT", False), ("KUBE-LOAD-BALANCER", True)], {"ipvs": False}),
+        ([("KUBE-FIREWALL", False)], {"": False}),
+        ([(SVC, False), ("KUBE-NODE-PORT", True)], {"iptables": True, "ipvs": False}),
+    ],
+)
+def test_chains_that_lead_nothing_are_empty(listed: list[tuple[str, bool]], expected: dict[str, bool]) -> None:
+    assert {e.mode: e.empty for e in classify(listed, PLACE)} == expected
 
 
 @given(st.lists(st.sampled_from([*names("iptables", "iptables"), *names("ipvs", "iptables")])))
 def test_chains_are_counted_for_a_mode_that_has_some_of_its_own(listed: list[str]) -> None:
-    found = classify(listed, PLACE)
+    found = classify(used(listed), PLACE)
     assert all(isinstance(e, KubeChains) and 0 < e.chains <= len(listed) for e in found)
     assert len({e.mode for e in found}) == len(found)
     assert bool(found) == any(name.startswith("KUBE-") for name in listed)

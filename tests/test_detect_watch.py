@@ -13,6 +13,7 @@ from proxy.detect.evidence import (
     ConfiguredMode,
     Evidence,
     KubeChains,
+    KubeTables,
     Place,
 )
 from proxy.detect.findings import Report
@@ -22,8 +23,12 @@ from proxy.errors import ConfigError, UserError
 from tests.test_detect_output import REPORTS
 
 
-def chains(count: int) -> KubeChains:
-    return KubeChains(place=Place("iptables", "nft", "ip"), mode="iptables", chains=count, services=count)
+def chains(count: int, *, empty: bool = False) -> KubeChains:
+    return KubeChains(place=Place("iptables", "nft", "ip"), mode="iptables", chains=count, services=count, empty=empty)
+
+
+def table(chains: int, *, dormant: bool = False) -> KubeTables:
+    return KubeTables(place=Place("nftables", "ip kube-proxy"), owner="kube-proxy", chains=chains, dormant=dormant)
 
 
 class Watched:
@@ -69,6 +74,17 @@ def test_counts_are_no_change_until_there_are_none() -> None:
     watched = Watched([chains(30)], [chains(31)], [chains(0)], [])
     watched.follow()
     assert [len(found.evidence) for found in watched.shown] == [1, 1, 0]
+
+
+def test_that_nothing_is_led_any_more_is_a_change() -> None:
+    watched = Watched(
+        [chains(30), table(40)],
+        [chains(31), table(41)],
+        [chains(31, empty=True), table(41)],
+        [chains(31, empty=True), table(41, dormant=True)],
+    )
+    watched.follow()
+    assert len(watched.shown) == 3
 
 
 @pytest.mark.parametrize("found", REPORTS)

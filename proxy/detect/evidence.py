@@ -103,11 +103,13 @@ class IpvsInterface(_Evidence, frozen=True):
 
 class KubeChains(_Evidence, frozen=True):
     """KUBE-* chains of iptables. mode: whose they are ("iptables", "ipvs", "" when kubelet's alone: KUBE-FIREWALL,
-    KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT). services: chains KUBE-SVC-*."""
+    KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT). services: chains KUBE-SVC-*. empty: no packet is led by them: nothing is in
+    those, or, of IPVS mode, in the chains that only it makes; or their table is dormant."""
 
     mode: Mode
     chains: int
     services: int
+    empty: bool = False
 
 
 class KubeSets(_Evidence, frozen=True):
@@ -119,11 +121,12 @@ class KubeSets(_Evidence, frozen=True):
 
 class KubeTables(_Evidence, frozen=True):
     """nftables tables of a proxy: `owner` "kube-proxy" (upstream's nftables mode) or "kube-proxy-nft" (ours). running: its
-    program is known to run."""
+    program is known to run. dormant: the table has that flag: none of its rules is in force."""
 
     owner: str
     chains: int
     running: bool = False
+    dormant: bool = False
 
 
 class OtherProxy(_Evidence, frozen=True):

@@ -63,9 +63,9 @@ def without_counts(evidence: Evidence) -> object:
         case IpvsInterface() | KubeSets():
             return type(evidence), evidence.place
         case KubeChains():
-            return evidence.place, evidence.mode, evidence.services > 0
+            return evidence.place, evidence.mode, evidence.services > 0, evidence.empty
         case KubeTables():
-            return evidence.place, evidence.owner
+            return evidence.place, evidence.owner, evidence.dormant
         case _:
             return evidence
 

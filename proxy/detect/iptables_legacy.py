@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from proxy.detect.evidence import Evidence, Place
-from proxy.detect.kube_chains import classify
+from proxy.detect.kube_chains import Named, classify
 from proxy.detect.unreadable import because
 
 TABLES: Final = ("nat", "filter", "mangle")
@@ -59,7 +59,7 @@ def gather() -> list[Evidence]:
     return found
 
 
-def _chains(variant: Variant) -> Iterator[str]:
+def _chains(variant: Variant) -> Iterator[Named]:
     found = tables(variant)
     if not found:
         return
@@ -107,10 +107,10 @@ def _getsockopt(descriptor: int, level: int, option: int, buffer: ctypes.Array[c
         raise OSError(code, os.strerror(code))
 
 
-def chains(entries: memoryview, variant: Variant) -> Iterator[str]:
-    """Names of the chains that users made: each begins with a rule whose target is ERROR and holds the name. The last
-    rule of a table is such a one too, named ERROR. Raises ValueError where an offset cannot be true."""
-    at = 0
+def chains(entries: memoryview, variant: Variant) -> Iterator[Named]:
+    """The chains that users made: each begins with a rule whose target is ERROR and holds the name, and ends with one that
+    returns. The last rule of a table is such a one too, named ERROR. Raises ValueError where an offset cannot be true."""
+    at, named, rules = 0, "", 0
     while at < len(entries):
         if at + variant.size > len(entries):
             raise ValueError(f"a rule at {at} of {len(entries)} bytes")
@@ -119,6 +119,12 @@ def chains(entries: memoryview, variant: Variant) -> Iterator[str]:
             raise ValueError(f"a rule at {at} of {len(entries)} bytes claims {target} and {following}")
         name = at + target + 2
         if bytes(entries[name : name + len(_ERROR)]) == _ERROR:
+            if named:
+                yield named, rules > 1
             label = bytes(entries[at + target + _TARGET_HEADER : at + following])
-            yield label.partition(b"\0")[0].decode(errors="replace")
+            named, rules = label.partition(b"\0")[0].decode(errors="replace"), 0
+        else:
+            rules += 1
         at += following
+    if named:
+        yield named, rules > 1

@@ -57,6 +57,7 @@ CHECKS: Final[tuple[Callable[[Scope], Iterator[Finding]], ...]] = (
     config_checks.ipvs_options,
     config_checks.modes_differ,
     kernel_checks.leftovers,
+    kernel_checks.idle_leftovers,
     kernel_checks.foreign_servers,
     kernel_checks.two_dataplanes,
     kernel_checks.other_proxies,

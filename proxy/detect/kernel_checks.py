@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from proxy.detect import versions
@@ -33,14 +33,8 @@ def leftovers(scope: Scope) -> Iterator[Finding]:
     here = f"{_article(mode)} {mode} kube-proxy" if mode else f"{OURS} runs"
     why = "after a switch of modes" if mode else "by a kube-proxy that does not run any more"
     decides: list[Evidence] = [in_force] if in_force else [e for e in scope.of(KubeTables) if e.owner == OURS]
-    theirs = [e for e in scope.of(KubeTables) if e.owner == "kube-proxy"]
-    found: dict[str, Sequence[Evidence]] = {
-        "ipvs": scope.ipvs_in_kernel(),
-        "iptables": [e for e in scope.of(KubeChains) if e.mode == "iptables" and e.services],
-        "nftables": theirs,
-    }
-    for other, traces in found.items():
-        if traces and other != mode:
+    for other, traces in scope.at_work().items():
+        if other != mode:
             yield Finding(
                 check=f"{other}-leftover",
                 severity="broken",
@@ -49,6 +43,26 @@ def leftovers(scope: Scope) -> Iterator[Finding]:
                 f" lead connections to endpoints that are gone: {_counts(traces)}",
                 remedy=f"run `{CLEAN_UP}` on the node while no kube-proxy runs, or drain and reboot it",
                 evidence=(*traces, *decides),
+                mode=other,
+                node=scope.node,
+            )
+
+
+def idle_leftovers(scope: Scope) -> Iterator[Finding]:
+    """What is left of another mode and leads no packets: after `iptables -F`, or of a table that was put to sleep."""
+    mode, at_work = scope.mode(), scope.at_work()
+    if not mode and not at_work and not scope.has_ours_alone():
+        return
+    for other, traces in scope.idle().items():
+        if other != mode and other not in at_work:
+            what = "a dormant table" if other == "nftables" else "idle chains"
+            yield Finding(
+                check=f"{other}-leftover",
+                severity="notice",
+                title=f"{what} of {other} mode {'is' if other == 'nftables' else 'are'} left in the kernel",
+                explanation=f"they lead no packets, and are in nobody's way: {_counts(traces)}",
+                remedy=f"nothing has to be done; `{CLEAN_UP}`, on the node while no kube-proxy runs, removes them",
+                evidence=tuple(traces),
                 mode=other,
                 node=scope.node,
             )
@@ -72,12 +86,7 @@ def foreign_servers(scope: Scope) -> Iterator[Finding]:
 
 def two_dataplanes(scope: Scope) -> Iterator[Finding]:
     """Rules of several proxies or modes, and nothing says which one is in force."""
-    found: dict[str, list[Evidence]] = {
-        "iptables": [e for e in scope.of(KubeChains) if e.mode == "iptables" and e.services],
-        "ipvs": scope.ipvs_in_kernel(),
-        "nftables": [e for e in scope.of(KubeTables) if e.owner == "kube-proxy"],
-    }
-    found = {mode: traces for mode, traces in found.items() if traces}
+    found = scope.at_work()
     if len(found) > 1 and not scope.mode() and not scope.has_ours_alone():
         yield Finding(
             check="two-dataplanes",
@@ -88,7 +97,7 @@ def two_dataplanes(scope: Scope) -> Iterator[Finding]:
             evidence=tuple(e for traces in found.values() for e in traces),
             node=scope.node,
         )
-    ours = [e for e in scope.of(KubeTables) if e.owner == OURS]
+    ours = [e for e in scope.of(KubeTables) if e.owner == OURS and not e.dormant]
     theirs: list[Evidence] = [*scope.of(ServedMode), *(e for traces in found.values() for e in traces)]
     if ours and theirs and not scope.has_ours_alone():  # leftovers, then
         running = any(isinstance(e, ServedMode) for e in theirs)
@@ -109,9 +118,8 @@ def other_proxies(scope: Scope) -> Iterator[Finding]:
     programs = sorted({e.program for e in others})
     busy: list[Evidence] = [
         *scope.of(ServedMode),
-        *(e for e in scope.of(KubeChains) if e.services),
-        *scope.of(KubeTables),
-        *scope.ipvs_in_kernel(),
+        *(e for traces in scope.at_work().values() for e in traces),
+        *(e for e in scope.of(KubeTables) if e.owner == OURS and not e.dormant),
     ]
     if others and (busy or len(programs) > 1):
         sure = any(e.sure != "possible" for e in others)

@@ -33,6 +33,9 @@ SHARED: Final = frozenset(
 )
 _OF_KUBELET: Final = KUBELET_ALONE | SHARED
 
+Named = tuple[str, bool]
+"""A chain's name, and whether anything is in it: `iptables -F` empties chains and leaves them where they are."""
+
 
 def may_be_kube_proxys(name: str) -> bool:
     """Whether kube-proxy makes a chain of this name, alone or with kubelet."""
@@ -41,24 +44,37 @@ def may_be_kube_proxys(name: str) -> bool:
     )
 
 
-def classify(names: Iterable[str], place: Place) -> list[KubeChains]:
-    """names: all chains of one variant and family, one for each table that has it.
+def classify(chains: Iterable[Named], place: Place) -> list[KubeChains]:
+    """chains: all of one variant and family, one for each table that has it.
 
     Where both modes have chains, each is told, and what belongs to neither counts for both.
     """
     known = {"iptables": 0, "ipvs": 0, "": 0}
+    in_use: set[str] = set()
     services = 0
-    for name in names:
+    for name, is_used in chains:
         if name in _IPVS:
             known["ipvs"] += 1
+            if is_used:
+                in_use.add("ipvs")
         elif name in _IPTABLES or _OF_SERVICES.fullmatch(name):
             known["iptables"] += 1
-            services += name.startswith("KUBE-SVC-")
+            if name.startswith("KUBE-SVC-"):
+                services += 1
+                if is_used:
+                    in_use.add("iptables")
         elif name in _OF_BOTH or name in _OF_KUBELET:
             known[""] += 1
     shared = known.pop("")
+    lead = {"iptables": services, "ipvs": known["ipvs"]}
     found = [
-        KubeChains(place=place, mode=mode, chains=own + shared, services=services if mode == "iptables" else 0)
+        KubeChains(
+            place=place,
+            mode=mode,
+            chains=own + shared,
+            services=services if mode == "iptables" else 0,
+            empty=lead[mode] > 0 and mode not in in_use,
+        )
         for mode, own in known.items()
         if own
     ]

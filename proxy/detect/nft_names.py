@@ -10,25 +10,30 @@ import errno
 import struct
 from typing import Final
 
+from msgspec import Struct
+
 from proxy.detect.evidence import Evidence, KubeTables, Place
 from proxy.detect.kernel_support import Support, could_be_there
-from proxy.detect.kube_chains import classify
+from proxy.detect.kube_chains import Named, classify
 from proxy.detect.netlink import Netlink
 from proxy.detect.unreadable import because
+from rules.foreign import TABLE_DORMANT
 from rules.netlink import GETCHAIN, GETTABLE, NETLINK_NETFILTER, SUBSYSTEM, attributes
 from rules.objects import Family
 
 IPTABLES: Final = ("nat", "filter", "mangle")
 OWNERS: Final = ("kube-proxy", "kube-proxy-nft")
-TABLE_NAME: Final = 1
-CHAIN_TABLE, CHAIN_NAME = 1, 3
+TABLE_NAME, TABLE_FLAGS = 1, 2
+CHAIN_TABLE, CHAIN_NAME, CHAIN_USE = 1, 3, 6
 ANY_FAMILY: Final = 0
 
 _NFGENMSG = struct.Struct(">BBH")
 _NOT_THERE: Final = (errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.EINVAL, errno.EOPNOTSUPP)
 
-Chains = dict[str, list[str]]
-"""Table -> names of its chains."""
+
+class _Table(Struct):
+    dormant: bool
+    chains: list[Named]
 
 
 def gather(support: Support) -> list[Evidence]:
@@ -40,11 +45,13 @@ def gather(support: Support) -> list[Evidence]:
             found: list[Evidence] = []
             for family, tables in _read(netlink).items():
                 for owner in OWNERS:
-                    if owner in tables:
+                    if table := tables.get(owner):
                         place = Place("nftables", f"{family.nft} {owner}")
-                        found.append(KubeTables(place=place, owner=owner, chains=len(tables[owner])))
-                names = [name for table in IPTABLES for name in tables.get(table, ())]
-                found += classify(names, Place("iptables", "nft", family.nft))
+                        size, dormant = len(table.chains), table.dormant
+                        found.append(KubeTables(place=place, owner=owner, chains=size, dormant=dormant))
+                of_iptables = [table for name in IPTABLES if (table := tables.get(name))]
+                chains = [(name, is_used and not t.dormant) for t in of_iptables for name, is_used in t.chains]
+                found += classify(chains, Place("iptables", "nft", family.nft))
             return found
     except OSError as error:
         return [] if error.errno in _NOT_THERE else [because(Place("nftables", "all"), error)]
@@ -52,36 +59,46 @@ def gather(support: Support) -> list[Evidence]:
         return [because(Place("nftables", "all"), error)]
 
 
-def _read(netlink: Netlink) -> dict[Family, Chains]:
+def _read(netlink: Netlink) -> dict[Family, dict[str, _Table]]:
+    """The tables of interest, by name."""
     kind = SUBSYSTEM << 8 | GETTABLE
     tables = netlink.dump(kind, _NFGENMSG.pack(ANY_FAMILY, 0, 0), read_table)
-    found: dict[Family, Chains] = {}
+    found: dict[Family, dict[str, _Table]] = {}
     for family in Family:
-        of_interest: Chains = {name: [] for number, name in tables if number == family and name in IPTABLES + OWNERS}
+        of_interest = {
+            name: _Table(dormant, [])
+            for number, name, dormant in tables
+            if number == family and name in IPTABLES + OWNERS
+        }
         if of_interest:
             kind = SUBSYSTEM << 8 | GETCHAIN
-            for table, chain in netlink.dump(kind, _NFGENMSG.pack(family, 0, 0), read_chain):
+            for table, chain, is_used in netlink.dump(kind, _NFGENMSG.pack(family, 0, 0), read_chain):
                 if table in of_interest:
-                    of_interest[table].append(chain)
+                    of_interest[table].chains.append((chain, is_used))
             found[family] = of_interest
     return found
 
 
-def read_table(body: memoryview) -> tuple[int, str]:
-    """Number of the family, and name. Raises ValueError, LookupError, struct.error."""
+def read_table(body: memoryview) -> tuple[int, str, bool]:
+    """Number of the family, name, and whether it is dormant. Raises ValueError, LookupError, struct.error."""
     family, _, _ = _NFGENMSG.unpack_from(body)
-    return family, _text(dict(attributes(body[_NFGENMSG.size :]))[TABLE_NAME])
+    parts = dict(attributes(body[_NFGENMSG.size :]))
+    return family, _text(parts[TABLE_NAME]), bool(int.from_bytes(parts.get(TABLE_FLAGS, b"")) & TABLE_DORMANT)
 
 
-def read_chain(body: memoryview) -> tuple[str, str]:
-    """Table and name. Raises ValueError, LookupError."""
-    table = ""
+def read_chain(body: memoryview) -> tuple[str, str, bool]:
+    """Table, name, and whether it has a rule or is jumped to. Raises ValueError, LookupError."""
+    table = name = ""
     for number, value in attributes(body[_NFGENMSG.size :]):
         if number == CHAIN_TABLE:
             table = _text(value)
         elif number == CHAIN_NAME:
-            return table, _text(value)
-    raise LookupError("a chain without a name")
+            name = _text(value)
+        elif number == CHAIN_USE:
+            return table, name, any(value)
+    if not name:
+        raise LookupError("a chain without a name")
+    return table, name, True
 
 
 def _text(value: memoryview) -> str:

@@ -181,11 +181,13 @@ def _what(evidence: Evidence) -> str:
             return f"it is there, with {count(addresses, 'address')}"
         case KubeChains(mode=mode, chains=chains, services=services):
             whose = f"of {mode} mode" if mode else "of kubelet"
-            return f"{count(chains, 'KUBE-* chain')} {whose}, {services} of them for Services"
+            text = f"{count(chains, 'KUBE-* chain')} {whose}, {services} of them for Services"
+            return f"{text}; no packet is led by them: emptied, or their table is dormant" if evidence.empty else text
         case KubeSets(sets=sets, entries=entries):
             return f"{sets} ipset{'' if sets == 1 else 's'} KUBE-* with {entries} entr{'y' if entries == 1 else 'ies'}"
         case KubeTables(owner=owner, chains=chains):
-            return f"the table of {owner}, {count(chains, 'chain')}"
+            text = f"the table of {owner}, {count(chains, 'chain')}"
+            return f"{text}; it is dormant: none of its rules is in force" if evidence.dormant else text
         case OtherProxy(program=program):
             return f"{program} is here"
         case Kernel(release=release, ipvs=ipvs):

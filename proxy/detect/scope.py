@@ -100,9 +100,28 @@ class Scope(Struct, frozen=True):
         return [
             *(e for e in self.of(IpvsTable) if e.kube),
             *self.of(IpvsInterface),
-            *(e for e in self.of(KubeChains) if e.mode == "ipvs"),
+            *(e for e in self.of(KubeChains) if e.mode == "ipvs" and not e.empty),
             *self.of(KubeSets),
         ]
+
+    def at_work(self) -> dict[str, list[Evidence]]:
+        """Rules of a kube-proxy that packets come to, by their mode."""
+        found: dict[str, list[Evidence]] = {
+            "ipvs": self.ipvs_in_kernel(),
+            "iptables": [e for e in self.of(KubeChains) if e.mode == "iptables" and e.services and not e.empty],
+            "nftables": [e for e in self.of(KubeTables) if e.owner == "kube-proxy" and not e.dormant],
+        }
+        return {mode: traces for mode, traces in found.items() if traces}
+
+    def idle(self) -> dict[str, list[Evidence]]:
+        """The same of what no packet comes to: chains with nothing in them, dormant tables."""
+        empty = [e for e in self.of(KubeChains) if e.empty]
+        found: dict[str, list[Evidence]] = {
+            "ipvs": [e for e in empty if e.mode == "ipvs"],
+            "iptables": [e for e in empty if e.mode == "iptables"],
+            "nftables": [e for e in self.of(KubeTables) if e.owner == "kube-proxy" and e.dormant],
+        }
+        return {mode: traces for mode, traces in found.items() if traces}
 
 
 def by_row(

@@ -28,10 +28,12 @@ def read() -> tuple[list[XTable], list[tuple[FamilyName, str]]]:
     found: list[XTable] = []
     with Netlink(NETLINK_NETFILTER) as netlink:
         tables = netlink.dump(SUBSYSTEM << 8 | GETTABLE, bytes([ANY_FAMILY, 0, 0, 0]), read_table)
-        own = [(FAMILIES[family], name) for family, name in tables if family in FAMILIES and name == KUBE_PROXY]
+        own = [(FAMILIES[family], name) for family, name, _ in tables if family in FAMILIES and name == KUBE_PROXY]
         for family, name in FAMILIES.items():
             here = {
-                table: XTable("nft", name, table) for number, table in tables if number == family and table in IPTABLES
+                table: XTable("nft", name, table)
+                for number, table, _ in tables
+                if number == family and table in IPTABLES
             }
             if here:
                 netlink.dump(SUBSYSTEM << 8 | GETCHAIN, bytes([family, 0, 0, 0]), _chain_reader(here))

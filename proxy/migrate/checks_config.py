@@ -132,7 +132,9 @@ DETECTED: Final = (
 """Identifiers that come from the detector (docs/detect.md)."""
 
 
-_FIRST_WORDS: Final = frozenset({"a", "configurations", "in", "it", "one", "the", "they", "two", "whichever", "with"})
+_FIRST_WORDS: Final = frozenset(
+    {"a", "configurations", "idle", "in", "it", "one", "the", "they", "two", "whichever", "with"}
+)
 
 
 def _sentence(text: str) -> str:

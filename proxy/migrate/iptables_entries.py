@@ -91,8 +91,8 @@ def both(nft: Dataplane, legacy: Dataplane) -> Dataplane:
 
 def has_iptables_mode(saved: Saved) -> bool:
     """Whether there are chains that only this mode makes."""
-    names = [name for table in TABLES for name in saved.tables.get(table, ())]
-    return any(chains.mode == "iptables" for chains in classify(names, Place("iptables", "")))
+    named = [(name, True) for table in TABLES for name in saved.tables.get(table, ())]
+    return any(chains.mode == "iptables" for chains in classify(named, Place("iptables", "")))
 
 
 def _chains_of(variant: Variant, evidence: Iterable[Evidence]) -> list[KubeChains]:

@@ -64,7 +64,7 @@ def _check_legacy(data: bytes) -> None:
 def _legacy(data: memoryview, variant: Variant) -> list[str]:
     found = []
     with suppress(ValueError):
-        for name in chains(data, variant):
+        for name, _ in chains(data, variant):
             found.append(name)
     return found
 
