@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 
 from integration import flows, privileges
 from integration.cluster import Clusters
-from integration.flows import Case, Outcome, difference
+from integration.flows import Case, Flow, Outcome, difference
 from integration.topology import Bed
+from integration.traffic import Answer
 
 pytestmark = [
     pytest.mark.root,
@@ -58,6 +60,41 @@ def test_all_at_once_next_to_5000_other_services(clusters: Clusters) -> None:
 
 def test_all_that_was_recorded_is_tested() -> None:
     assert len(CASES) == len({case.name for case in CASES}) == 42
+
+
+class Asked:
+    """In place of connections: who answers the first, the second … "": nobody does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: Iterator[str]) -> None:
+        self.count = 0
+        self._answers = answers
+        monkeypatch.setattr(flows, "_host", lambda bed, name: None)
+        monkeypatch.setattr(flows, "ask", self._ask)
+
+    def _ask(self, *_: object, **__: object) -> Answer:
+        self.count += 1
+        if not (endpoint := next(self._answers)):
+            raise TimeoutError
+        return Answer(endpoint, "192.0.2.1", "192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("answers", "count", "reach", "fails"),
+    [
+        (itertools.cycle("abcd"), flows.LEAST, "a b c d", ""),
+        (itertools.chain("abc" * flows.LEAST, "d"), 3 * flows.LEAST + 1, "a b c d", ""),
+        (itertools.cycle("abc"), flows.MOST, "a b c", ""),
+        (itertools.chain("abc" * flows.LEAST, [""]), 3 * flows.LEAST + 1, "a b c", "dropped"),
+        (itertools.repeat(""), 2, "", "dropped"),
+    ],
+)
+def test_a_flow_ends_when_all_have_answered_and_not_by_chance(
+    monkeypatch: pytest.MonkeyPatch, answers: Iterator[str], count: int, reach: str, fails: str
+) -> None:
+    asked = Asked(monkeypatch, answers)
+    flow = Flow("external", "192.0.2.9", 80, "UDP", outcome("a b c d", "preserved"))
+    found = flows.observe(None, flow)  # type: ignore[arg-type]
+    assert (asked.count, found.reach, found.fails) == (count, frozenset(reach.split()), frozenset(fails.split()))
 
 
 def outcome(reach: str = "", source: str = "", fails: str = "") -> Outcome:
