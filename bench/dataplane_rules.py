@@ -89,7 +89,7 @@ def one_rule(node: Namespace, ports: Iterable[Port]) -> None:
         f"map node-ports {{ typeof meta l4proto . th dport : {data}; elements = {{ {', '.join(node_ports)} }} }}\n"
     )
     lead = (
-        "dnat ip to ip daddr . meta l4proto . th dport map @services\n"
+        "dnat ip to ip daddr . ip protocol . th dport map @services\n"
         f"ip daddr {NODE} dnat ip to meta l4proto . th dport map @node-ports"
     )
     # As much masquerading as kube-proxy does.

@@ -72,7 +72,7 @@ def by_numbers(namespace: Namespace, services: int) -> Callable[[int], float]:
     return change
 
 
-KEY = "ip daddr . meta l4proto . th dport"
+TYPE, KEY = (f"ip daddr . {protocol} . th dport" for protocol in ("meta l4proto", "ip protocol"))
 
 
 def verdict_map_text() -> str:
@@ -85,7 +85,7 @@ def verdict_map_text() -> str:
     return f"""table ip {TABLE} {{
 set cluster-ips {{ type ipv4_addr; }}
 set hairpins {{ type ipv4_addr . ipv4_addr; }}
-map endpoints {{ typeof {KEY} . numgen random mod 65536 : ip daddr . th dport; }}
+map endpoints {{ typeof {TYPE} . numgen random mod 65536 : ip daddr . th dport; }}
 map service-ips {{ type ipv4_addr . inet_proto . inet_service : verdict; }}
 chain refuse {{
 meta l4proto tcp reject with tcp reset

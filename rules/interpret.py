@@ -222,7 +222,8 @@ class _Rule:
 
     def _network(self) -> bytes:
         destination = self.state.led[0] if self.state.led else self._packet.destination
-        return bytes(12 if self._packet.family is Family.IPV4 else 8) + self._packet.source + destination
+        before = bytes((*bytes(9), self._packet.protocol, 0, 0)) if self._packet.family is Family.IPV4 else bytes(8)
+        return before + self._packet.source + destination
 
     def _transport(self) -> bytes:
         port = self.state.led[1] if self.state.led else self._packet.port
@@ -265,6 +266,8 @@ class _Rule:
 
     def _lookup(self, it: e.Lookup) -> bool:
         data = self._find(it.set, it.source)
+        if it.flags & it.NOT_IN:
+            return data is None
         if data is None:
             return False
         if it.register == e.VERDICT:

@@ -30,6 +30,7 @@ from typing import Final
 from rules.elements import index
 from rules.objects import Chain, Family, Field, Rule, Set, Table, destination_address, source_address
 from rules.statements import (
+    CannotReachItself,
     DnatByIndex,
     DnatBySource,
     DnatByTicket,
@@ -37,7 +38,6 @@ from rules.statements import (
     GoToMapped,
     HoldTicket,
     InSet,
-    MayReachItself,
     ShowDraw,
     ShowMapped,
     ShowNumber,
@@ -369,9 +369,9 @@ class Ports:
                 yield filled(below, (ShowNumber(0), draws[0]), *[(draw,) for draw in draws[1:]], late)
                 yield filled(
                     self._pick_here(local, modulus),
-                    (MayReachItself(hairpins_of(self.table)), ShowNumber(SELF)),
-                    (ShowsNumber(SELF, negate=True), goto(below.name)),
-                    *[(draw,) for draw in draws],
+                    (CannotReachItself(hairpins_of(self.table)), goto(below.name)),
+                    (ShowNumber(SELF), draws[0]),
+                    *[(draw,) for draw in draws[1:]],
                     late,
                 )
             yield filled(self._pick_by_number(local), self.go_by_number(local), late)

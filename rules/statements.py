@@ -46,6 +46,14 @@ def _load(part: Field, register: int) -> e.Expression:
             raise ValueError(f"{part.text!r} is computed, not loaded")
 
 
+_IP_PROTOCOL = e.Payload(1, 9, 1, 1)
+"""Of an IPv4 packet; read faster than metadata. In IPv6 there may be other headers in between."""
+
+
+def _has_ipv4(parts: tuple[Field, ...]) -> bool:
+    return Field.IP_SADDR in parts or Field.IP_DADDR in parts
+
+
 _HASHED = {Field.IP6_SADDR_HASH: (Field.IP6_SADDR, 1)}
 """What is hashed, and with which seed."""
 
@@ -64,16 +72,19 @@ def _load_key(parts: tuple[Field, ...], interval: bool = False, scratch: int = 2
                 _load(whole, scratch),
                 e.Hash(scratch, e.register(word), whole.size, 2**32 - 1, seed),
             ]
+        elif part is Field.L4PROTO and _has_ipv4(parts):
+            loads.append(replace(_IP_PROTOCOL, register=e.register(word)))
         else:
             loads.append(_load(part, e.register(word)))
-        if interval and part is Field.L4PROTO:
+        if interval and part is Field.L4PROTO and not _has_ipv4(parts):
             loads.append(e.Byteorder(e.register(word), e.register(word)))
         word += part.size // 4
     return loads, word
 
 
 def _key_text(parts: tuple[Field, ...]) -> str:
-    return " . ".join(part.text for part in parts)
+    protocol = "ip protocol" if _has_ipv4(parts) else Field.L4PROTO.text
+    return " . ".join(protocol if part is Field.L4PROTO else part.text for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +102,17 @@ class InSet:
 
 
 @dataclass(frozen=True, slots=True)
-class MayReachItself:
-    """The source x is in a set of pairs (source, destination) as (x, x)."""
+class CannotReachItself:
+    """The source x is not in a set of pairs (source, destination) as (x, x)."""
 
     pairs: Set
 
     def text(self, family: Family) -> str:
-        return f"{_key_text(self._key)} @{self.pairs.name}"
+        return f"{_key_text(self._key)} != @{self.pairs.name}"
 
     def expressions(self, family: Family) -> tuple[e.Expression, ...]:
         loads, _ = _load_key(self._key)
-        return (*loads, e.Lookup(self.pairs.name))
+        return (*loads, e.Lookup(self.pairs.name, flags=e.Lookup.NOT_IN))
 
     @property
     def _key(self) -> tuple[Field, Field]:

@@ -197,8 +197,8 @@ def describe(rule: tuple[e.Expression, ...]) -> str:
             case e.Compare(op, value):
                 words += [" . ".join(loads), f"{'!=' if op else '=='} {_value(loads, value)}"]
                 loads = []
-            case e.Lookup(name, register=register):
-                kind_of_set = {None: "", e.VERDICT: "vmap "}.get(register, "map ")
+            case e.Lookup(name, register=register, flags=flags):
+                kind_of_set = "!= " if flags else {None: "", e.VERDICT: "vmap "}.get(register, "map ")
                 words += [" . ".join(loads), f"{kind_of_set}@{name}"]
                 loads = []
             case e.Immediate((verdict, chain)):
@@ -223,6 +223,7 @@ def describe(rule: tuple[e.Expression, ...]) -> str:
 
 
 _FIELDS: Final = {
+    (1, 9, 1): "ip protocol",
     (1, 12, 4): "ip saddr",
     (1, 16, 4): "ip daddr",
     (1, 8, 16): "ip6 saddr",
@@ -257,7 +258,7 @@ def _value(loads: list[str], value: bytes) -> str:
             return value.rstrip(b"\0").decode(errors="replace")
         case ["fib saddr type"]:
             return "local"
-        case ["meta l4proto"]:
+        case ["meta l4proto" | "ip protocol"]:
             return {6: "tcp", 17: "udp", 132: "sctp"}.get(value[0], str(value[0]))
         case ["ct status"]:
             return "no dnat"  # compared as unequal
