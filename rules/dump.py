@@ -28,11 +28,14 @@ from rules.netlink import (
 from rules.objects import Chain, Family, Set, Table
 from rules.wire import CHAIN_POLICY_ACCEPT, CHAIN_TYPE, NFTA_SET_EXPR, concatenated_type, data_type, set_flags
 
+NFTA_SET_COUNT: Final = 20
+
 
 @dataclass(slots=True)
 class SetState:
     """type and data_type: nft's numbers (data_type 0: no map). flags: NFTA_SET_FLAGS. elements: key -> (data, comment).
-    counts: whether each element counts packets.
+    counts: whether each element counts packets. count: NFTA_SET_COUNT when it was read (Linux 6.18): how many elements it
+    has, with those whose time is over; None: not told.
 
     Of a range, the key is its first one, and the data its last one.
     """
@@ -42,6 +45,7 @@ class SetState:
     flags: int = 0
     elements: dict[bytes, tuple[bytes, str]] = field(default_factory=dict)
     counts: bool = False
+    count: int | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, set_: Set) -> SetState:
@@ -134,7 +138,9 @@ def read_sets(replies: Iterable[Message], table: str) -> Iterator[tuple[str, Set
     """From the replies to GETSET, without elements."""
     for found in _of_table(replies, table):
         counts = _name(bytes(dict(attributes(found.get(NFTA_SET_EXPR, b""))).get(1, b""))) == e.Counter.NAME
-        yield _name(found[2]), SetState(_number(found, 4), _number(found, 6), _number(found, 3), counts=counts)
+        count = _number(found, NFTA_SET_COUNT) if NFTA_SET_COUNT in found else None
+        kind = _number(found, 4), _number(found, 6), _number(found, 3)
+        yield _name(found[2]), SetState(*kind, counts=counts, count=count)
 
 
 def read_elements(replies: Iterable[Message], table: str) -> Iterator[tuple[bytes, tuple[bytes, str]]]:

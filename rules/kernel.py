@@ -134,18 +134,18 @@ class Kernel:
                 state.chains[chain].rules.append(rule)
             state.sets.update(read_sets(self._list(GETSET, table.family, table.name), table.name))
             for name, found in state.sets.items():
-                found.elements = self._read(table, name) if settled else self._elements(table, name)
+                found.elements = self._read(table, name) if settled else self._elements(table, name, found.count)
         except (KeyError, FileNotFoundError):  # what one reply spoke of, the next does not know any more
             raise _Changed from None
         return state
 
-    def _elements(self, table: Table, name: str) -> dict[bytes, tuple[bytes, str]]:
+    def _elements(self, table: Table, name: str, count: int | None) -> dict[bytes, tuple[bytes, str]]:
         """A set's elements. The kernel still spreads a hash table over more buckets after the transaction that made it
-        grow, and a dump meanwhile misses some: only what two reads agree on is true."""
+        grow, and a dump meanwhile misses some: only as many as the kernel says it has, or what two reads agree on, is true."""
         before: dict[bytes, tuple[bytes, str]] = {}
         for _ in range(DUMP_TRIES):
             now = self._read(table, name)
-            if now == before:
+            if now == before or len(now) == count:
                 return now
             before = now
         raise _Changed
