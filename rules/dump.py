@@ -34,8 +34,8 @@ NFTA_SET_COUNT: Final = 20
 @dataclass(slots=True)
 class SetState:
     """type and data_type: nft's numbers (data_type 0: no map). flags: NFTA_SET_FLAGS. elements: key -> (data, comment).
-    counts: whether each element counts packets. count: NFTA_SET_COUNT when it was read (Linux 6.18): how many elements it
-    has, with those whose time is over; None: not told.
+    counts: whether each element counts packets. count: NFTA_SET_COUNT when it was read (6.18 tells, 6.1 does not): how
+    many elements it has, with those whose time is over; None: not told.
 
     Of a range, the key is its first one, and the data its last one.
     """

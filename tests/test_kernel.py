@@ -121,7 +121,7 @@ def test_a_set_is_read_until_all_its_elements_have_come(
     whole = namespace.kernel.dump(V4.table)
     assert whole
     if whole.sets["cluster-ips"].count is None and told:
-        pytest.skip("this kernel does not tell how many elements a set has (Linux 6.18 does)")
+        pytest.skip("this kernel does not tell how many elements a set has; 6.18 does")
     assert not told or whole.sets["cluster-ips"].count == len(keys)
     if not told:
         monkeypatch.setattr("rules.dump.NFTA_SET_COUNT", 10_000)
