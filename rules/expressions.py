@@ -88,13 +88,15 @@ class Meta(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Conntrack(Expression):
-    """Load conntrack data: key 2 status."""
+    """Load conntrack data into `register`, or set it from `source`: key 2 status, 3 the connection's mark."""
 
     STATUS: ClassVar = 2
+    MARK: ClassVar = 3
     key: int
-    register: int = REGISTER
+    register: int | None = None
+    source: int | None = None
     NAME: ClassVar = "ct"
-    ATTRIBUTES: ClassVar = {"register": (1, Wire.U32), "key": (2, Wire.U32)}
+    ATTRIBUTES: ClassVar = {"register": (1, Wire.U32), "key": (2, Wire.U32), "source": (4, Wire.U32)}
     KERNEL_OPTION: ClassVar = "CONFIG_NFT_CT"
 
 
@@ -343,7 +345,7 @@ _OTHERWISE: Final[dict[str, dict[int, bytes | None]]] = {
     "bitwise": {6: bytes(4)},  # a shift
     "nat": {7: b"\0\0\0\3"},  # NF_NAT_RANGE_MAP_IPS and _PROTO_SPECIFIED
     "payload": {5: None},  # it writes
-    "ct": {3: None, 4: None},  # of one direction; it writes
+    "ct": {3: None},  # of one direction
 }
 """Attributes that we never send, and that make another expression of it when they are not this (None: not there)."""
 

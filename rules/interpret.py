@@ -72,6 +72,7 @@ class _State(Struct, frozen=True):
     """What a packet takes along from rule to rule. tickets: (map, key) -> data, b"" where it was deleted."""
 
     mark: int = 0
+    connection_mark: int = 0
     priority: bytes = bytes(4)
     led: tuple[bytes, int] | None = None
     is_masqueraded: bool = False
@@ -249,9 +250,14 @@ class _Rule:
         return True
 
     def _conntrack(self, it: e.Conntrack) -> bool:
-        if it.key != it.STATUS:
-            raise NotUnderstood(f"chain {self._chain} reads conntrack's {it.key}")
-        self._store(it.register, struct.pack("=I", CT_STATUS_DNAT if self.state.led else 0))
+        if it.source is not None and it.key == it.MARK:
+            (mark,) = struct.unpack("=I", self._load(it.source, 4))
+            self.state = msgspec.structs.replace(self.state, connection_mark=mark)
+            return True
+        values = {it.STATUS: CT_STATUS_DNAT if self.state.led else 0, it.MARK: self.state.connection_mark}
+        if it.key not in values or it.register is None:
+            raise NotUnderstood(f"chain {self._chain} reads or sets conntrack's {it.key}")
+        self._store(it.register, struct.pack("=I", values[it.key]))
         return True
 
     def _compare(self, it: e.Compare) -> bool:

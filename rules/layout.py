@@ -29,9 +29,11 @@ from rules.objects import (
 )
 from rules.service_ports import TICKET, TICKET_MASK, Ports, Statements, filled, hairpins_of, numbers, tickets_of
 from rules.statements import (
+    FlipConnectionMark,
     FlipMark,
     FromInterface,
     FromThisNode,
+    HasConnectionMark,
     HasMark,
     InSet,
     IsDestinationNatted,
@@ -161,8 +163,8 @@ class Layout:
         """Every chain with its rules, each chain after those that it jumps to."""
         mark = options.masquerade_mark
         yield filled(self.chain("refuse"), (RefuseTcp(),), (Refuse(),))
-        yield from self.addresses.rules()
-        yield from self.node_ports.rules()
+        yield from self.addresses.rules(mark)
+        yield from self.node_ports.rules(mark)
         yield from self.local_rules(options)
         yield filled(self.chain("check-source"), (InSet(self.allowed_sources), go_back()), (drop(),))
         for ports in (self.addresses, self.node_ports):
@@ -189,11 +191,10 @@ class Layout:
         )
         for hook in (PREROUTING, OUTPUT):
             yield filled(Chain(self.table, hook.name, hook), self.short_way, (jump("services"),))
-        led = self.chain("led", "somewhere, with a priority: maybe to themselves")
-        yield filled(led, (ShowsTicket(TICKET_MASK, TICKET), ShowNumber(0)), (InSet(self.hairpins), SetMark(mark)))
         yield filled(
             Chain(self.table, "postrouting", POSTROUTING),
-            (ShowsNumber(0, negate=True), IsDestinationNatted(), jump(led.name)),
+            (ShowsTicket(TICKET_MASK, TICKET), IsDestinationNatted(), ShowNumber(0)),
+            (HasConnectionMark(mark), FlipConnectionMark(mark), InSet(self.hairpins), SetMark(mark)),
             (HasMark(mark), FlipMark(mark), Masquerade()),
         )
 

@@ -31,6 +31,7 @@ from rules.statements import (
     Masquerade,
     Refuse,
     RefuseTcp,
+    SetConnectionMark,
     SetMark,
     ShowMapped,
     ShowsNumber,
@@ -120,7 +121,10 @@ def features(layout: Layout) -> Iterator[tuple[Operation, str, str]]:
     for expression in expressions(layout):
         options = expression.KERNEL_OPTION.split(" and ")  # of some there is one for each family
         option = next(option for option in options if len(options) == 1 or option.endswith(number))
-        yield AddRule(Rule(chain, (Only(expression),))), f"expression '{expression.NAME}'", option
+        what = f"expression '{expression.NAME}'"
+        if isinstance(expression, e.Conntrack) and expression.key == e.Conntrack.MARK:
+            what, option = f"{what} for marks", "CONFIG_NF_CONNTRACK_MARK"
+        yield AddRule(Rule(chain, (Only(expression),))), what, option
 
 
 def sets(layout: Layout) -> list[tuple[Set, str]]:
@@ -145,6 +149,7 @@ def expressions(layout: Layout) -> list[e.Expression]:
         FromInterface("lo"),
         IsDestinationNatted(),
         SetMark(1),
+        SetConnectionMark(1),
         InSet(layout.allowed_sources),
         GoToMapped(ports.turns(False)),
         DnatByIndex(ports.endpoints, 2),
@@ -173,7 +178,7 @@ def kind(expression: e.Expression) -> tuple[object, ...]:
         case e.Meta():
             modes = [expression.key, expression.source is None]
         case e.Conntrack():
-            modes = [expression.key]
+            modes = [expression.key, expression.source is None]
         case e.DynamicSet():
             modes = [expression.op]
     return expression.NAME, *modes

@@ -11,8 +11,9 @@ that. Only where it was 0, which it is again before the draw: packets with a pri
 is drawn without N (`_blind`).
 
 Nor does every packet need to be asked whether its endpoint is its own sender (a hairpin, to be masqueraded): the number says
-where an endpoint may be one (HERE), and leads to `pick-N-here`, where the packets of such senders get a priority that
-stays (SELF) until postrouting has looked. What is drawn for without a number keeps a priority there, too.
+where an endpoint may be one (HERE), and leads to `pick-N-here`, where the connections of such senders get a mark that stays
+until postrouting has looked; so do those whose endpoint is chosen without a number. (A connection's mark: routing goes by the
+packet's, and IPv4 makes the priority anew when it forwards.)
 
 With externalTrafficPolicy Local a service port has two lists of endpoints, all and those on this node; the second is
 numbered from LOCAL on, and has maps of its own.
@@ -30,7 +31,6 @@ from typing import Final
 from rules.elements import index
 from rules.objects import Chain, Family, Field, Rule, Set, Table, destination_address, source_address
 from rules.statements import (
-    CannotReachItself,
     DnatByIndex,
     DnatBySource,
     DnatByTicket,
@@ -38,6 +38,8 @@ from rules.statements import (
     GoToMapped,
     HoldTicket,
     InSet,
+    MayReachItself,
+    SetConnectionMark,
     ShowDraw,
     ShowMapped,
     ShowNumber,
@@ -61,8 +63,6 @@ TICKET: Final = 0x4B50_0000
 TICKET_MASK: Final = 0xFFFC_0000
 HERE: Final = 0x0002_0000
 """Added to a number of endpoints, some of which may connect to themselves."""
-SELF: Final = TICKET
-"""The priority of a packet whose endpoint may be its sender: postrouting asks, and clears it."""
 MAX_TICKETS: Final = 1 << 20
 """Clients with session affinity that a node remembers at a time."""
 
@@ -340,8 +340,10 @@ class Ports:
     def use_ticket(self, local: bool) -> Chain:
         return Chain(self.table, f"{self.prefix}use{'-local' if local else ''}-ticket")
 
-    def rules(self) -> Iterator[tuple[Chain, list[Rule]]]:
-        """`pick` and `pick-local` and what they lead to: never back."""
+    def rules(self, mark: int) -> Iterator[tuple[Chain, list[Rule]]]:
+        """`pick` and `pick-local` and what they lead to: never back. mark: the bit of a connection that may be led to its
+        sender."""
+        self_marked = (MayReachItself(hairpins_of(self.table)), SetConnectionMark(mark))
         yield filled(self.refuse, (InSet(self.no_endpoints), goto("refuse")), (goto("refuse"),))
         for local in (False, True):
             tickets, late = tickets_of(self.table, local), (goto(self.pick_late(local).name),)
@@ -357,7 +359,7 @@ class Ports:
             # It may have got endpoints, or have lost those that were drawn, or its session affinity. Number 0 tells.
             yield filled(
                 self.pick_late(local),
-                (ShowsNumber(0), ShowNumber(SELF)),
+                self_marked,
                 (DnatByIndex(self.endpoints, 1, first),),
                 (ShowMapped(self.affinity), jump(self.use_ticket(local).name)),
                 (ShowNumber(TICKET | first), DnatByTicket(self.sticky_endpoints)),
@@ -369,8 +371,8 @@ class Ports:
                 yield filled(below, (ShowNumber(0), draws[0]), *[(draw,) for draw in draws[1:]], late)
                 yield filled(
                     self._pick_here(local, modulus),
-                    (CannotReachItself(hairpins_of(self.table)), goto(below.name)),
-                    (ShowNumber(SELF), draws[0]),
+                    (MayReachItself(hairpins_of(self.table), negate=True), goto(below.name)),
+                    (SetConnectionMark(mark), ShowNumber(0), draws[0]),
                     *[(draw,) for draw in draws[1:]],
                     late,
                 )
@@ -379,9 +381,9 @@ class Ports:
             yield filled(
                 self.pick(local),
                 (ShowsNumber(0), ShowMapped(self.services(local)), goto(self._pick_by_number(local).name)),
-                (ShowsNumber(0), ShowNumber(SELF)),
+                self_marked,
                 (jump(self.pick_special(local).name),),
-                (ShowsNumber(SELF, negate=True), jump(self._pick_blind(local).name)),
+                (ShowsNumber(0, negate=True), jump(self._pick_blind(local).name)),
                 late,
             )
 

@@ -102,17 +102,18 @@ class InSet:
 
 
 @dataclass(frozen=True, slots=True)
-class CannotReachItself:
-    """The source x is not in a set of pairs (source, destination) as (x, x)."""
+class MayReachItself:
+    """The source x is (or, `negate`, is not) in a set of pairs (source, destination) as (x, x)."""
 
     pairs: Set
+    negate: bool = False
 
     def text(self, family: Family) -> str:
-        return f"{_key_text(self._key)} != @{self.pairs.name}"
+        return f"{_key_text(self._key)} {'!= ' if self.negate else ''}@{self.pairs.name}"
 
     def expressions(self, family: Family) -> tuple[e.Expression, ...]:
         loads, _ = _load_key(self._key)
-        return (*loads, e.Lookup(self.pairs.name, flags=e.Lookup.NOT_IN))
+        return (*loads, e.Lookup(self.pairs.name, flags=e.Lookup.NOT_IN if self.negate else 0))
 
     @property
     def _key(self) -> tuple[Field, Field]:
@@ -174,7 +175,7 @@ class IsDestinationNatted:
 
     def expressions(self, family: Family) -> tuple[e.Expression, ...]:
         return (
-            e.Conntrack(e.Conntrack.STATUS),
+            e.Conntrack(e.Conntrack.STATUS, register=e.REGISTER),
             e.Bitwise(struct.pack("=I", CT_STATUS_DNAT), bytes(4), 4),
             e.Compare(e.Compare.UNEQUAL, bytes(4)),
         )
@@ -228,6 +229,57 @@ def _change_mark(mask: int, xor: int) -> tuple[e.Expression, ...]:
         e.Meta(e.Meta.MARK, register=e.REGISTER),
         e.Bitwise(struct.pack("=I", mask), struct.pack("=I", xor), 4),
         e.Meta(e.Meta.MARK, source=e.REGISTER),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HasConnectionMark:
+    """The bit is set in the connection's mark."""
+
+    bit: int
+
+    def text(self, family: Family) -> str:
+        return f"ct mark & 0x{self.bit:08x} != 0x00000000"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        return (
+            e.Conntrack(e.Conntrack.MARK, register=e.REGISTER),
+            e.Bitwise(struct.pack("=I", self.bit), bytes(4), 4),
+            e.Compare(e.Compare.UNEQUAL, bytes(4)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SetConnectionMark:
+    """Set the bit in the connection's mark, leaving the others."""
+
+    bit: int
+
+    def text(self, family: Family) -> str:
+        return f"ct mark set ct mark | 0x{self.bit:08x}"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        return _change_connection_mark(mask=~self.bit & 0xFFFFFFFF, xor=self.bit)
+
+
+@dataclass(frozen=True, slots=True)
+class FlipConnectionMark:
+    """Flip the bit in the connection's mark, leaving the others. (After HasConnectionMark: clear it.)"""
+
+    bit: int
+
+    def text(self, family: Family) -> str:
+        return f"ct mark set ct mark ^ 0x{self.bit:08x}"
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        return _change_connection_mark(mask=0xFFFFFFFF, xor=self.bit)
+
+
+def _change_connection_mark(mask: int, xor: int) -> tuple[e.Expression, ...]:
+    return (
+        e.Conntrack(e.Conntrack.MARK, register=e.REGISTER),
+        e.Bitwise(struct.pack("=I", mask), struct.pack("=I", xor), 4),
+        e.Conntrack(e.Conntrack.MARK, source=e.REGISTER),
     )
 
 

@@ -113,7 +113,7 @@ def batch(table: str, wanted: Wanted, sequence: int) -> bytes:
 
 def _expressions(wanted: Wanted) -> Iterator[e.Expression]:
     is_4 = wanted.family is Family.IPV4
-    yield e.Conntrack(_STATE)
+    yield e.Conntrack(_STATE, register=e.REGISTER)
     yield e.Bitwise(_NEW, bytes(4), 4)
     yield e.Compare(e.Compare.UNEQUAL, bytes(4))
     for address, offset in ((wanted.source, 12 if is_4 else 8), (wanted.destination, 16 if is_4 else 24)):
@@ -184,8 +184,11 @@ def describe(rule: tuple[e.Expression, ...]) -> str:
                 loads.append(_field(base, offset, length))
             case e.Meta(key, register=int()):
                 loads.append(_METADATA.get(key, f"meta {key}"))
+            case e.Conntrack(key, register=int()):
+                loads.append("ct mark" if key == e.Conntrack.MARK else "ct status")
             case e.Conntrack():
-                loads.append("ct status")
+                words.append("set ct mark")
+                loads, constant = [], ""
             case e.Fib():
                 loads.append("fib saddr type")
             case e.NumberGenerator(modulus, kind):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -23,6 +24,8 @@ pytestmark = [
 ]
 
 FAMILIES: Final = (4, 6)
+BRIDGE_NETFILTER: Final = Path("/proc/sys/net/bridge")
+CALLS_OF_BRIDGES: Final = ("bridge__bridge-nf-call-iptables", "bridge__bridge-nf-call-ip6tables")
 _numbers: Final = itertools.count(1)
 PER_ENDPOINT: Final = 30
 # Behind all masquerading. What the pod sends to itself must come from the node.
@@ -30,6 +33,7 @@ SEEN: Final = """
 chain on-the-way {{
     type filter hook forward priority 0;
     udp dport 7000 {ip} saddr {sender} meta priority != none counter comment "with a priority"
+    udp dport 7000 {ip} saddr {sender} ct mark != 0 counter comment "with a mark"
 }}
 chain last {{
     type filter hook postrouting priority 200;
@@ -38,14 +42,23 @@ chain last {{
     udp dport 7000 {ip} daddr != {sender} {ip} saddr {sender} counter comment "to others"
     udp dport 7000 {ip} daddr != {sender} {ip} saddr != {sender} counter comment "to others, masqueraded"
     udp dport 7000 meta priority != none counter comment "left with a priority"
+    udp dport 7000 meta mark != 0 counter comment "left with a packet's mark"
+    udp dport 7000 ct mark != 0 counter comment "left with a connection's mark"
 }}
 """
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+@pytest.fixture(scope="module", params=["bridged", "routed"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """routed: local pods' packets pass the node's IP layer, as with most network plugins; IPv4 sets the priority anew
+    there. bridged: a bridge hands them on (br_netfilter)."""
     privileges.acquire()
     with Bed() as bed:
+        if BRIDGE_NETFILTER.exists():
+            on = int(request.param == "bridged")
+            bed.node.namespace.sysctl(**dict.fromkeys(CALLS_OF_BRIDGES, on))
+        elif request.param == "bridged":
+            pytest.skip("the kernel has no br_netfilter")
         yield Clusters(bed, tmp_path_factory.mktemp("clusters")).get()
 
 
@@ -111,6 +124,8 @@ def test_an_endpoint_that_is_led_to_itself_is_masqueraded(
     wrong = [
         "to itself, not masqueraded",
         "left with a priority",
+        "left with a packet's mark",
+        "left with a connection's mark",
         "to others" + ", masqueraded" * (not all_masqueraded),
     ]
     assert {what: found[what] for what in wrong} == dict.fromkeys(wrong, 0)
@@ -118,7 +133,7 @@ def test_an_endpoint_that_is_led_to_itself_is_masqueraded(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_nobody_else_carries_a_priority_on_the_way(cluster: Cluster, family: int) -> None:
+def test_nobody_else_carries_a_mark_on_the_way(cluster: Cluster, family: int) -> None:
     bed, here, there = cluster.bed, fresh_addresses()[family], fresh_addresses()[family]
     sender = bed.pod1.address(family)
     for name, vip, ends in (
@@ -133,4 +148,5 @@ def test_nobody_else_carries_a_priority_on_the_way(cluster: Cluster, family: int
             for vip in (here, there):
                 datagrams(sender, vip, 53, range(20000, 20000 + sent))
         assert until(lambda: seen.read()["to others"] == 2 * sent), seen.read()
-        assert not seen.read()["with a priority"]
+        found = seen.read()
+        assert (found["with a priority"], found["with a mark"]) == (0, 0)

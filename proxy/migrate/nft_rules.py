@@ -105,8 +105,8 @@ class _Rule:
                 self._held[_word(register)] = (_META.get(it.key, f"meta {it.key}"), 0, b"")
             case e.Meta(source=int(source), key=e.Meta.MARK):
                 self._set_mark(self._held.get(_word(source)))
-            case e.Conntrack():
-                self._held[_word(it.register)] = (f"ct {it.key}", it.key, b"")
+            case e.Conntrack(register=int(register)):
+                self._held[_word(register)] = (f"ct {it.key}", it.key, b"")
             case e.Fib(result=3, flags=1 | 2):
                 self._held[_word(it.register)] = ("fib-saddr" if it.flags == 1 else "fib-daddr", 4, b"")
             case e.NumberGenerator(offset=0):

@@ -85,8 +85,8 @@ class _Rule:
                 self.marks |= self._set_bits(*self._held.get(_word(source), ("", b"")))
             case e.Meta() | e.Byteorder() | e.Counter():
                 pass
-            case e.Conntrack():
-                self._held[_word(it.register)] = {STATE: "state", STATUS: "status"}.get(it.key, "other"), b""
+            case e.Conntrack(register=int(register)):
+                self._held[_word(register)] = {STATE: "state", STATUS: "status"}.get(it.key, "other"), b""
             case e.Bitwise():
                 what, _ = self._held.get(_word(it.source), ("other", b""))
                 self._held[_word(it.register)] = what, it.mask + it.xor
