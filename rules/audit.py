@@ -6,8 +6,8 @@ called wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from rules.adopt import is_ours
 from rules.changes import Touched
@@ -18,10 +18,8 @@ from rules.expressions import Expression
 from rules.layout import Network, Options
 from rules.mend import chains_of
 from rules.objects import OWNED, Rule, Set
+from rules.pieces import cut
 from rules.table_reader import Reader
-from rules.transaction import AddElement
-
-T = TypeVar("T")
 
 SLICE: Final = 250
 """Elements that are compared in one step: a millisecond or two."""
@@ -85,7 +83,7 @@ def _is_whole(programmed: Programmed, found: TableState, rulebook: Rulebook) -> 
 def _rules(programmed: Programmed, reader: Reader, rulebook: Rulebook) -> Iterator[Touched | None]:
     layout = programmed.layout
     wanted = chains_of(programmed, *rulebook())
-    for names in _slices(wanted, CHAINS):
+    for names in cut(wanted, CHAINS):
         wrong: set[str] = set()
         for name in names:
             found = reader.rules(layout.table, name)
@@ -93,7 +91,7 @@ def _rules(programmed: Programmed, reader: Reader, rulebook: Rulebook) -> Iterat
                 now = chains_of(programmed, *rulebook())
                 wrong |= set() if _are_same(now[name][1], found) else {name}
         yield Touched(layout.family, chains=wrong) if wrong else None
-    for turns in _slices(programmed.turns(), CHAINS):
+    for turns in cut(list(programmed.turns()), CHAINS):
         wrong = set()
         for rules in map(programmed.turn_rules, turns):
             if rules and not _are_same(rules, reader.rules(layout.table, rules[0].chain.name)):
@@ -114,7 +112,7 @@ def _elements(programmed: Programmed, reader: Reader) -> Iterator[Touched | None
         seen[set_.name] = mine = set()
         for piece in () if set_.dynamic else reader.elements(set_):
             yield None  # the kernel walks from the start of the set to the piece, which takes its time
-            for part in _slices(piece, SLICE):
+            for part in cut(piece, SLICE):
                 for key, there in part:
                     if len(key) != set_.key_size:  # a catch-all, which cannot be named
                         yield Touched(family, is_rebuilt=True)
@@ -126,7 +124,7 @@ def _elements(programmed: Programmed, reader: Reader) -> Iterator[Touched | None
                         suspects[set_.name, key] = set_
                 yield None
     # What is wanted is there.
-    for some in _wanted(programmed):
+    for some in cut(programmed.elements(), SLICE):
         for element in some:
             if element.key not in seen.get(element.set.name, ()):
                 suspects[element.set.name, element.key] = element.set
@@ -135,23 +133,10 @@ def _elements(programmed: Programmed, reader: Reader) -> Iterator[Touched | None
     if len(suspects) >= MANY:
         yield Touched(family, is_rebuilt=True)
         return
-    for doubtful in _slices(suspects.items(), SUSPECTS):
+    for doubtful in cut(suspects.items(), SUSPECTS):
         touched = Touched(family)
         for (name, key), set_ in doubtful:
             found, wanted = reader.element(set_, key), programmed.element(name, key)
             if (found or wanted) and not (found and wanted and is_same_element(wanted, found)):
                 touched.elements[name, key] = found
         yield touched if touched.elements else None
-
-
-def _wanted(programmed: Programmed) -> Iterator[Iterable[AddElement]]:
-    """All elements, a slice at a time."""
-    for keys in _slices(programmed.entries, SLICE // 10):
-        yield (element for key in keys for element in programmed.elements_of(key))
-    yield from _slices(programmed.shared_elements(), SLICE)
-
-
-def _slices(values: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Of values as they are now."""
-    values = list(values)
-    return (values[i : i + size] for i in range(0, len(values), size))

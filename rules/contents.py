@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
 from rules.diff import Programmed
 from rules.entry import elements
 from rules.layout import Network, Options
 from rules.mend import chains_of
 from rules.objects import Family
+from rules.pieces import cut
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, Operation
-
-T = TypeVar("T")
 
 PIECE: Final = 1000
 """So many elements the kernel takes in within some five milliseconds, so many rules within 30."""
@@ -58,16 +56,11 @@ def contents(
     entries, layout = list(programmed.entries.values()), programmed.layout
 
     def pieces() -> Iterator[list[Operation]]:
-        yield from _cut(standing, piece)
-        yield from map(_by_set, _cut(shared, piece))
-        yield from map(_by_set, _cut((element for entry in entries for element in elements(layout, entry)), piece))
+        yield from cut(standing, piece)
+        yield from map(_by_set, cut(shared, piece))
+        yield from map(_by_set, cut((element for entry in entries for element in elements(layout, entry)), piece))
 
     return Contents(programmed.layout.family, pieces(), entrance)
-
-
-def _cut(values: Iterable[T], size: int) -> Iterator[list[T]]:
-    it = iter(values)
-    return iter(lambda: list(islice(it, size)), [])
 
 
 def _by_set(found: list[AddElement]) -> list[Operation]:

@@ -189,6 +189,13 @@ class Programmed:
                 return AddElement(set_, key, data, comment=entry.port.name)
         return None
 
+    def elements(self) -> Iterator[AddElement]:
+        """All that the table holds, each once. Plans may be accepted meanwhile: what is not yet given is as they made it,
+        and service keys that they brought are missing."""
+        for key in list(self.entries):
+            yield from self.elements_of(key)
+        yield from list(self.shared_elements())
+
     def elements_of(self, key: bytes) -> Iterator[AddElement]:
         """All that the table holds for this service key alone."""
         if entry := self.entries.get(key):

@@ -13,12 +13,11 @@ from rules.changes import Touched
 from rules.compare import are_same_rules, is_same_element
 from rules.diff import Programmed
 from rules.dump import TableState
-from rules.entry import elements
 from rules.layout import Network, Options
 from rules.mend import chains_of, mend, turns_of
 from rules.objects import PERSIST, Set
 from rules.tables import own
-from rules.transaction import AddElement, Operation
+from rules.transaction import Operation
 
 
 def restore(
@@ -52,7 +51,7 @@ def _differences(
 ) -> Iterator[tuple[tuple[str, bytes], tuple[bytes, str] | None]]:
     """As Touched.elements."""
     met: Counter[str] = Counter()
-    for element in _wanted(programmed):
+    for element in programmed.elements():
         name, key = element.set.name, element.key
         there = found.sets[name].elements.get(key)
         met[name] += there is not None
@@ -64,11 +63,3 @@ def _differences(
             for key, there in there_too.items():
                 if len(key) != set_.key_size or programmed.element(name, key) is None:
                     yield (name, key), there
-
-
-def _wanted(programmed: Programmed) -> Iterator[AddElement]:
-    """All elements, each once."""
-    yield from programmed.shared_elements()
-    yield from programmed.turn_elements()
-    for entry in programmed.entries.values():
-        yield from elements(programmed.layout, entry)

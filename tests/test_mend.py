@@ -59,6 +59,7 @@ def test_every_element_can_be_told_from_what_is_known(batches: list[list[Event]]
                     assert (element.set.name, element.key) == (name, key)
                     assert ((element.data or element.end), element.comment) == (data, comment)
             keys = {(name, key) for name, set_ in table.sets.items() for key in set_.elements}
+            assert sorted((element.set.name, element.key) for element in programmed.elements()) == sorted(keys)
             for name in table.sets:
                 for other, key in keys:
                     if len(key) == _key_size(programmed, name) and (name, key) not in keys:
