@@ -11,24 +11,22 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
-from msgspec import Struct
 
 from proxy import refusals
 from proxy.audits import Audits
+from proxy.committed import Committed, Follower
 from proxy.events import Event, Failed, Inbox, TablesTouched
-from proxy.health_checks import HealthCheck
 from proxy.healthz import Health
 from proxy.measures import Syncs
 from proxy.node_reports import NodeReports
 from proxy.nodes import NodeInfo
-from proxy.problems import report as report
-from proxy.refusals import explain as explain
-from proxy.services import Name
+from proxy.patience import OthersWork, Retries
+from proxy.problems import report
 from proxy.settings import Settings
 from proxy.standby import Standby
 from proxy.state import State
 from proxy.tables import Nftables, Outcome, Tables, Wanted
-from proxy.udp import UdpChange, UdpFlows, is_udp
+from proxy.udp import UdpChange, is_udp
 from rules.changes import Touched
 from rules.elements import ServicePort
 from rules.errors import TransactionError
@@ -39,38 +37,8 @@ from rules.refusals import News, Refusals, Settled, settle, settle_as_one
 from rules.table_reader import Reader
 
 LOG = structlog.get_logger()
-RETRY_SECONDS = (0.0, 0.1, 0.5, 2.0, 10.0, 30.0)
-"""Waits before each try to put all right after the kernel refused a change; the last one from then on."""
-
-TOUCHED_SECONDS = 0.1
-"""The longest such wait once others have been at the tables again."""
-
 ONCE_SECONDS = 10.0
 """How long `run --once` waits for the kinds of object that are not needed for a first sync."""
-
-MENDS_AT_ONCE, MEND_PAUSE, MEND_CALM = 20, 1.0, 10.0
-"""Others' changes are undone at once so many times; then there are pauses (seconds), until it was calm for so long."""
-
-
-class Committed(Struct, frozen=True):
-    """What the kernel holds since a commit, for those who do the rest.
-
-    everything: all has been programmed anew, and `ports` are all there are; else those that may have changed, None:
-    gone. udp: what the change means for UDP flows. flows: of all UDP service ports; not to be changed.
-    health_checks: those that may have changed. nodeport_ips: where NodePorts answer. node: see State.node.
-    """
-
-    everything: bool
-    ports: Mapping[bytes, ServicePort | None]
-    udp: Sequence[UdpChange]
-    flows: Mapping[bytes, UdpFlows]
-    health_checks: Mapping[Name, HealthCheck | None]
-    nodeport_ips: Mapping[Family, frozenset[bytes]]
-    node: NodeInfo | None
-
-
-Follower = Callable[[Committed], None]
-"""Acts on what has been programmed, beside nftables. Must not block and not raise."""
 
 
 class Agent:
@@ -119,17 +87,11 @@ class Agent:
         """For this thread alone."""
         self.audits = Audits(self.tables, open_reader) if open_reader else None
         self._clock = clock
-        self._failures = 0
-        self._told = ""
-        """What the log has said of the failures."""
-        self._clashes = 0
-        self._retry_at = 0.0
+        self._retries = Retries()
+        self._others = OthersWork()
         self._grace = grace
         self._start_by: float | None = None
         self._is_waiting = False
-        self._touched: list[TablesTouched] = []
-        self._mend_at = -math.inf
-        self._mends = 0
         self._addresses: dict[Family, frozenset[bytes]] = {}
         self._addresses_from: tuple[NodeInfo | None, frozenset[bytes]] | None = None
 
@@ -162,14 +124,11 @@ class Agent:
 
     def _sync_at(self) -> float:
         """When something is to be done about the rules, also if no events come."""
-        if self._failures:
-            return self._retry_at
+        if self._retries.failures:
+            return self._retries.next_at
         if self._start_by is not None and not self.tables.are_programmed and not self._is_waiting:
             return self._start_by
-        return min(
-            self._mend_at if self._touched else math.inf,
-            math.inf if self.refusals.retry_at is None else self.refusals.retry_at,
-        )
+        return min(self._others.next_at, math.inf if self.refusals.retry_at is None else self.refusals.retry_at)
 
     def _standby_at(self) -> float:
         return self.standby.next_at if self.standby else math.inf
@@ -187,9 +146,8 @@ class Agent:
                 if isinstance(event, Failed):
                     raise event.error
                 if isinstance(event, TablesTouched):
-                    self._touched.append(event)
-                    # Whoever stood in the way may have gone.
-                    self._retry_at = min(self._retry_at, self._clock() + TOUCHED_SECONDS)
+                    self._others.note(event)
+                    self._retries.hasten(self._clock())
                 else:
                     self.state.apply(event)
             if events and self.tables.are_programmed:
@@ -207,8 +165,8 @@ class Agent:
 
     def _may_sync(self) -> bool:
         now = self._clock()
-        if self._failures:
-            return now >= self._retry_at
+        if self._retries.failures:
+            return now >= self._retries.next_at
         if self.tables.are_programmed or not self.state.is_complete:
             return self.state.is_complete
         if self._start_by is None:
@@ -239,13 +197,13 @@ class Agent:
                 self._mend(started, options)
         except TransactionError as error:
             self.sync_failures += 1
-            if first and not self._failures and not self.tables.is_taking_over:
-                raise explain(error) from error
+            if first and not self._retries.failures and not self.tables.is_taking_over:
+                raise refusals.explain(error) from error
             self._put_back(error, started, first and not self.tables.is_taking_over)
         else:
-            if self._failures > 1:
-                LOG.info("transactions_work_again", refused=self._failures)
-            self._failures, self._clashes, self._told = 0, 0, ""
+            if self._retries.failures > 1:
+                LOG.info("transactions_work_again", refused=self._retries.failures)
+            self._retries.worked()
             self.refused = len(self.refusals)
             now = self._clock()
             self.health.synced(now)
@@ -255,34 +213,29 @@ class Agent:
     def _put_back(self, error: TransactionError, started: float, is_fresh: bool) -> None:
         """Try again, ever more slowly. Where others have been at the tables, look at these first; at once, to begin with."""
         action, meaning = judge(error, fresh=is_fresh)
-        self._failures += 1
-        wait = RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
-        if action in (Action.MEND, Action.LEAVE_OUT):
+        is_clash = action in (Action.MEND, Action.LEAVE_OUT)
+        if is_clash:
             self.tables.forget()
-            self._clashes += 1
-            wait = RETRY_SECONDS[min(self._clashes, len(RETRY_SECONDS)) - 1]
         now = self._clock()
-        self._retry_at = now + wait
+        wait = self._retries.failed(now, is_clash=is_clash)
         self.reports.sync_failed(str(error), now)
-        # Once for each cause: the tries go on for as long as it lasts.
-        log = LOG.debug if self._told == meaning else LOG.error
-        self._told = meaning
+        log = LOG.error if self._retries.is_news(meaning) else LOG.debug
         log(
             "transaction_refused",
             error=str(error),
             cause=meaning,
             then=action.value,
             seconds=wait,
-            tries=self._failures,
+            tries=self._retries.failures,
         )
         if not wait:
             self._sync(started)
 
     def _start(self, started: float, options: Options) -> None:
         wanted = self.refusals.without(self.state.everything())
-        self._touched = []  # what is read now is what they left
+        self._others.clear()  # what is read now is what they left
         # What clashed although the tables had just been read will not go by differences.
-        found = self.tables.read(settled=not self._failures) if self._clashes <= 1 else {}
+        found = self.tables.read(settled=not self._retries.failures) if self._retries.clashes <= 1 else {}
         try:
             outcome = self.tables.start(self._wanted(options, wanted), found)
         except TransactionError as error:
@@ -342,17 +295,16 @@ class Agent:
     def _mend(self, started: float, options: Options) -> None:
         """Undo what others did to our tables."""
         now = self._clock()
-        if not self._touched or now < self._mend_at:
+        if now < self._others.next_at:
             return
-        self._pace(now)
-        why = ", ".join(dict.fromkeys(event.why for event in self._touched if event.why))
-        changes = [change for event in self._touched for change in event.changes]
+        self._others.begin(now)
+        changes, why = self._others.changes, self._others.why
         if why and self.audits:
             self.audits.at_once(now, why)
         elif why:  # nobody knows what was done to which table
             changes += [Touched(family, is_rebuilt=True) for family in self.tables.families]
         self._undo(started, changes, why or "another program changed them")
-        self._touched = []
+        self._others.clear()
 
     def _undo(self, started: float, changes: Sequence[Touched], cause: str) -> None:
         """Raises TransactionError."""
@@ -380,7 +332,8 @@ class Agent:
 
     def _audit_at(self) -> float:
         """When the tables are to be looked at; not while they are not as they should be anyway."""
-        return self.audits.next_at if self.audits and self.tables.are_programmed and not self._failures else math.inf
+        is_well = self.tables.are_programmed and not self._retries.failures
+        return self.audits.next_at if self.audits and is_well else math.inf
 
     def _audit(self) -> None:
         """A step of it, and what has to be done about what it finds."""
@@ -394,13 +347,6 @@ class Agent:
             except TransactionError as error:
                 self.sync_failures += 1
                 self._put_back(error, started, False)
-
-    def _pace(self, now: float) -> None:
-        """Mend at once, but not a hundred times a second against somebody who does not give in."""
-        if now - self._mend_at >= MEND_CALM:
-            self._mends = 0
-        self._mends += 1
-        self._mend_at = now + (0.0 if self._mends < MENDS_AT_ONCE else MEND_PAUSE)
 
     def _wanted(self, options: Options, ports: Mapping[bytes, ServicePort | None]) -> Wanted:
         return Wanted(options, self.state.service_cidrs, ports, self._nodeport_ips())

@@ -25,7 +25,6 @@ from proxy import (
     signals,
     sysctls,
 )
-from proxy.agent import explain, report
 from proxy.config import Config, Given, load_config, node_name, parse_config
 from proxy.config_watch import ConfigWatch
 from proxy.conntrack_socket import FlowTable
@@ -35,6 +34,8 @@ from proxy.events import Inbox
 from proxy.flags import PORTS, TLS_FLAGS, GivenFlags
 from proxy.manifests import ManifestSource
 from proxy.ownership import Ownership
+from proxy.problems import report
+from proxy.refusals import explain
 from proxy.settings import settings
 from proxy.state import State
 from proxy.tls_files import tls_files

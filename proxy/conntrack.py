@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 from msgspec import Struct
 
-from proxy.agent import Committed
+from proxy.committed import Committed
 from proxy.conntrack_socket import UDP, Flow, FlowTable
 from proxy.measures import Reconciles
 from proxy.udp import NO_FLOWS, UdpChange, UdpFlows
@@ -66,7 +66,7 @@ class Stale(Struct, frozen=True):
 
 
 class Conntrack:
-    """A proxy.agent.Follower with a thread of its own, which works in the network namespace that the maker is in.
+    """A proxy.committed.Follower with a thread of its own, which works in the network namespace that the maker is in.
 
     `programmed` keeps the mapping that it is given and looks single keys up in it later on: flows are judged by what is
     programmed then, not when they began to wait. reconciles: counts what was done.

@@ -7,9 +7,9 @@ import platform
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from proxy.agent import explain
 from proxy.errors import KernelTooOld
 from proxy.node_families import NAMES
+from proxy.refusals import explain
 from rules.errors import TransactionError
 from rules.objects import Family
 from rules.probe import OLDEST, Missing, is_too_old, probe

@@ -173,7 +173,7 @@ class Syncs:
 
 
 class LocalPolicies:
-    """A proxy.agent.Follower. Keeps count of service ports and of those that drop what comes, because their policy is Local
+    """A proxy.committed.Follower. Keeps count of service ports and of those that drop what comes, because their policy is Local
     and no endpoint is here, though there are some elsewhere: all addresses of a service port count once."""
 
     def __init__(self) -> None:

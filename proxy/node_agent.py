@@ -14,8 +14,9 @@ import structlog
 from msgspec import Struct
 
 from proxy import healthz, sysctls
-from proxy.agent import Agent, Committed, Follower
+from proxy.agent import Agent
 from proxy.command_line import version
+from proxy.committed import Committed, Follower
 from proxy.config import Config
 from proxy.conntrack import Conntrack
 from proxy.detect.api_reader import Transport as Reading

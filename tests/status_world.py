@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from proxy.agent import Agent, Committed
+from proxy.agent import Agent
+from proxy.committed import Committed
 from proxy.config import Config
 from proxy.detect.findings import Finding
 from proxy.events import Event, Inbox, Put, Replace

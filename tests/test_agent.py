@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.agent import ONCE_SECONDS, RETRY_SECONDS, TOUCHED_SECONDS, Agent, explain
+from proxy.agent import ONCE_SECONDS, Agent
 from proxy.errors import KernelTooOld, NoPermission, RulesRefused, SourceError, UserError
 from proxy.events import Delete, Event, Failed, Inbox, Put, Replace, TablesTouched
 from proxy.healthz import Health
 from proxy.model import ENDPOINT_SLICE, KINDS, NODE, SERVICE, SERVICE_CIDR, KubeObject, convert
 from proxy.node_reports import NodeReports
+from proxy.patience import RETRY_SECONDS, TOUCHED_SECONDS
+from proxy.refusals import explain
 from proxy.settings import Settings
 from proxy.state import Problem, State
 from proxy.tables import Nftables

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.agent import RETRY_SECONDS
 from proxy.events import Delete, TablesTouched
 from proxy.model import SERVICE
 from proxy.node_reports import NodeReports
+from proxy.patience import RETRY_SECONDS
 from rules.changes import Touched
 from rules.errors import Failure, TransactionError
 from rules.fake import FakeKernel
@@ -184,7 +184,7 @@ def test_what_others_do_while_tables_are_taken_over_is_no_fault_of_service_ports
     kernel.commit = Meddling(kernel, meddle, times)
     with capture_logs() as logs:
         world.start(*WEB, *services, *put(*(endpoint_slice(name, "10.244.1.1", "10.244.1.3") for name in names)))
-        while world.agent._failures:
+        while world.agent._retries.failures:
             world.clock.now += 0.1
             world.handle()
         del kernel.commit

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import pytest
 
-from proxy.agent import explain
 from proxy.errors import KernelTooOld, NoPermission, RulesRefused
+from proxy.refusals import explain
 from rules import expressions as e
 from rules import kernel as kernel_module
 from rules.errors import Failure, TransactionError, describe
@@ -87,7 +87,7 @@ def test_without_permission_the_kernel_says_so(namespace: Namespace) -> None:
         from rules.layout import LAYOUTS
         from rules.tables import remove
         from rules.errors import TransactionError
-        from proxy.agent import explain
+        from proxy.refusals import explain
         os.setgid(65534); os.setuid(65534)
         try:
             Kernel().commit(remove(next(iter(LAYOUTS.values()))))

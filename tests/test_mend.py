@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from proxy.agent import MEND_CALM, MEND_PAUSE, MENDS_AT_ONCE, Committed
+from proxy.committed import Committed
 from proxy.events import Event, TablesTouched
+from proxy.patience import MEND_CALM, MEND_PAUSE, MENDS_AT_ONCE
 from rules import netlink
 from rules.changes import Changes, Touched, merge
 from rules.dump import TableState

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from proxy.agent import Agent, Committed
+from proxy.agent import Agent
+from proxy.committed import Committed
 from proxy.events import Event, TablesTouched
 from proxy.ownership import NO_OWNER, Ownership, choose, remove_leftover
 from proxy.standby import BACKOFF_SECONDS, CALM, PAUSE, Nftables, Standby
@@ -352,7 +353,7 @@ def test_rules_are_seen_to_while_it_is_built() -> None:
     world.clock.now += 1000.0
     assert not world.standby.is_ready and world.standby.next_at <= world.clock.now
     world.agent._turn(False)
-    assert not world.agent._failures
+    assert not world.agent._retries.failures
     world.settle()
     world.compare()
 
@@ -452,7 +453,7 @@ def test_it_is_built_of_what_should_be_there_while_the_tables_are_put_right() ->
     world.clock.now += 1000.0
     world.handle()
     world.settle()
-    assert len(world.sockets) == 1 and not world.agent._failures, "all is as it was"
+    assert len(world.sockets) == 1 and not world.agent._retries.failures, "all is as it was"
     world.compare()
 
 

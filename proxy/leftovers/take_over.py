@@ -48,7 +48,7 @@ class Edge(Struct, frozen=True):
 
 
 class TakeOver:
-    """A follower (proxy.agent.Follower): begins with the first commit. `stop` may be called without it."""
+    """A follower (proxy.committed.Follower): begins with the first commit. `stop` may be called without it."""
 
     def __init__(self, edge: Edge | None = None, drain_seconds: float = DRAIN_SECONDS) -> None:
         self._edge, self._drain_seconds = edge or Edge(), drain_seconds

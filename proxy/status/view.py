@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from proxy import config_report
-from proxy.agent import Agent, Committed
+from proxy.agent import Agent
+from proxy.committed import Committed
 from proxy.config import Config
 from proxy.detect.findings import Finding
 from proxy.healthz import Status
@@ -42,7 +43,7 @@ Findings = Callable[[], Iterable[Finding]]
 
 
 class View:
-    """A proxy.agent.Follower, which fills the history. The rest is for any one other thread.
+    """A proxy.committed.Follower, which fills the history. The rest is for any one other thread.
 
     source: where objects come from, in words; watchers: those of the API server. findings: what is deprecated here. clock:
     monotonic, that of the agent and of the watchers. now: seconds since 1970.
