@@ -25,6 +25,7 @@ from rules.netlink import (
     Message,
     attributes,
     messages,
+    read_text,
 )
 from rules.objects import Family
 
@@ -100,13 +101,12 @@ class Changes:
 
 
 def _name(message: Message, which: int) -> str:
-    found = dict(attributes(message.body[4:])).get(which, b"")
-    return bytes(found).rstrip(b"\0").decode(errors="replace")
+    return read_text(dict(attributes(message.body[4:])).get(which, b""))
 
 
 def _who(message: Message) -> str:
     found = dict(attributes(message.body[4:]))
-    name = bytes(found.get(3, b"")).rstrip(b"\0").decode(errors="replace")
+    name = read_text(found.get(3, b""))
     pid = int.from_bytes(found.get(2, b""))
     return f"{name or 'a process'} (pid {pid})" if pid else name
 

@@ -23,6 +23,7 @@ from rules.netlink import (
     attributes,
     message,
     nested,
+    read_text,
     text,
 )
 from rules.objects import Chain, Family, Set, Table
@@ -122,25 +123,25 @@ def read_chains(replies: Iterable[Message], table: str) -> Iterator[tuple[str, C
                 int.from_bytes(parts[1]),
                 int.from_bytes(parts[2], signed=True),
                 _number(found, 5),
-                _name(found.get(7, b"")),
+                read_text(found.get(7, b"")),
             )
-        yield _name(found[3]), ChainState(hook)
+        yield read_text(found[3]), ChainState(hook)
 
 
 def read_rules(replies: Iterable[Message], table: str) -> Iterator[tuple[str, tuple[e.Expression, ...]]]:
     """(chain, expressions) from the replies to GETRULE, in their chains' order."""
     for found in _of_table(replies, table):
         listed = attributes(found.get(4, b""))
-        yield _name(found[2]), tuple(e.decode(expression) for _, expression in listed)
+        yield read_text(found[2]), tuple(e.decode(expression) for _, expression in listed)
 
 
 def read_sets(replies: Iterable[Message], table: str) -> Iterator[tuple[str, SetState]]:
     """From the replies to GETSET, without elements."""
     for found in _of_table(replies, table):
-        counts = _name(bytes(dict(attributes(found.get(NFTA_SET_EXPR, b""))).get(1, b""))) == e.Counter.NAME
+        counts = read_text(dict(attributes(found.get(NFTA_SET_EXPR, b""))).get(1, b"")) == e.Counter.NAME
         count = _number(found, NFTA_SET_COUNT) if NFTA_SET_COUNT in found else None
         kind = _number(found, 4), _number(found, 6), _number(found, 3)
-        yield _name(found[2]), SetState(*kind, counts=counts, count=count)
+        yield read_text(found[2]), SetState(*kind, counts=counts, count=count)
 
 
 def read_elements(replies: Iterable[Message], table: str) -> Iterator[tuple[bytes, tuple[bytes, str]]]:
@@ -202,12 +203,8 @@ def _of_table(replies: Iterable[Message], table: str) -> Iterator[dict[int, byte
     """The attributes behind nfgenmsg of each message that is about the table (attribute 1 names it)."""
     for reply in replies:
         found = {number: bytes(value) for number, value in attributes(reply.body[4:])}
-        if _name(found.get(1, b"")) == table:
+        if read_text(found.get(1, b"")) == table:
             yield found
-
-
-def _name(value: bytes) -> str:
-    return value.rstrip(b"\0").decode(errors="replace")
 
 
 def _number(found: dict[int, bytes], which: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Final
 
-from rules.netlink import attribute, attributes, nested, text, u32
+from rules.netlink import attribute, attributes, nested, read_text, text, u32
 
 # Registers (enum nft_registers): 0 is the verdict; 1..4 are 16 bytes each; 8.. are the same memory in 4-byte words.
 VERDICT: Final = 0
@@ -380,7 +380,7 @@ def encode(expression: Expression, number: int = 1) -> bytes:
 def decode(data: bytes | memoryview) -> Expression:
     """The inverse, from the content of one NFTA_LIST_ELEM. Unknown for expressions or shapes that are not ours."""
     found = {number: bytes(value) for number, value in attributes(data)}
-    name = found.get(1, b"").rstrip(b"\0").decode(errors="replace")
+    name = read_text(found.get(1, b""))
     body = found.get(2, b"")
     cls = KNOWN.get(name)
     if cls is None:

@@ -23,6 +23,7 @@ from rules.netlink import (
     Message,
     attributes,
     message,
+    read_text,
     text,
 )
 from rules.netlink_socket import Replies, open_socket
@@ -221,7 +222,7 @@ def decode(data: bytes) -> ForeignExpression:
     try:
         match found.name:
             case "dynset" if 5 not in values and _int(values, 3) in (0, 1) and not _int(values, 9) & 1:
-                return Remember(_text(values[1]), _int(values, 3), _int(values, 4))
+                return Remember(read_text(values[1]), _int(values, 3), _int(values, 4))
             case "range":
                 first, last = (bytes(dict(attributes(values[number]))[1]) for number in (3, 4))
                 return InRange(_int(values, 2), first, last, _int(values, 1))
@@ -278,8 +279,4 @@ def _int(found: dict[int, bytes], which: int) -> int:
 
 
 def _name(found: dict[int, memoryview], which: int) -> str:
-    return _text(bytes(found.get(which, b"")))
-
-
-def _text(value: bytes) -> str:
-    return value.rstrip(b"\0").decode(errors="replace")
+    return read_text(found.get(which, b""))

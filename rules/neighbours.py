@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from rules.layout import TABLE_NAME
-from rules.netlink import GETCHAIN, NLM_F_ACK, NLM_F_DUMP, Message, attributes, message, text
+from rules.netlink import GETCHAIN, NLM_F_ACK, NLM_F_DUMP, Message, attributes, message, read_text, text
 from rules.objects import OUTPUT, POSTROUTING, PREROUTING
 
 FAMILIES: Final = {1: "inet", 2: "ip", 10: "ip6"}
@@ -40,14 +40,10 @@ def read(told: Message) -> Neighbour | None:
     found = dict(attributes(body[4:]))
     hook = dict(attributes(found.get(_HOOK, b"")))
     place = int.from_bytes(hook.get(_NUMBER, b"")), int.from_bytes(hook.get(_PRIORITY, b""), signed=True)
-    family, table = FAMILIES[body[0]], _text(found.get(_TABLE, b""))
+    family, table = FAMILIES[body[0]], read_text(found.get(_TABLE, b""))
     if not hook or place not in _PLACES or (table == TABLE_NAME and family != "inet"):
         return None
-    return Neighbour(family, table, _text(found.get(_NAME, b"")), _PLACES[place])
-
-
-def _text(value: bytes | memoryview) -> str:
-    return bytes(value).rstrip(b"\0").decode(errors="replace")
+    return Neighbour(family, table, read_text(found.get(_NAME, b"")), _PLACES[place])
 
 
 def chains_request(family: int, sequence: int) -> bytes:

@@ -48,6 +48,11 @@ def text(number: int, value: str) -> bytes:
     return attribute(number, value.encode() + b"\0")
 
 
+def read_text(value: bytes | memoryview) -> str:
+    """What an attribute holds that is a string. The zero byte at its end need not be there."""
+    return bytes(value).rstrip(b"\0").decode(errors="replace")
+
+
 def u32(number: int, value: int) -> bytes:
     return attribute(number, struct.pack(">I", value & 0xFFFFFFFF))
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from rules import userdata
 from rules.expressions import Counter
-from rules.netlink import Message, attribute, attributes, text
+from rules.netlink import Message, attribute, attributes, read_text, text
 from rules.objects import Set
 
 Counted = tuple[int, str]
@@ -42,7 +42,7 @@ def read_packets(replies: Iterable[Message], set_: Set) -> Iterator[tuple[bytes,
     be."""
     for reply in replies:
         found = dict(attributes(reply.body[4:]))
-        if bytes(found.get(1, b"")).rstrip(b"\0").decode(errors="replace") == set_.table.name:
+        if read_text(found.get(1, b"")) == set_.table.name:
             yield from _elements(bytes(found.get(LIST, b"")), set_.key_size)
 
 

@@ -29,6 +29,7 @@ from rules.netlink import (
     batch_mark,
     message,
     nested,
+    read_text,
     text,
     u32,
 )
@@ -137,15 +138,15 @@ def read(reply: Message) -> Event | None:
     if 5 in found:
         parts = dict(attributes(found[5]))
         code = int.from_bytes(parts[1], signed=True)
-        verdict, target = _VERDICTS.get(code, str(code)), _text(parts.get(2))
+        verdict, target = _VERDICTS.get(code, str(code)), read_text(parts.get(2, b""))
     kind = _KINDS[_number(found[4])]
     if kind == "policy":
         verdict = _VERDICTS.get(_number(found[16]), "") if 16 in found else "accept"
     return Event(
         _number(found[6]),
         reply.body[0],
-        _text(found.get(1)),
-        _text(found.get(2)),
+        read_text(found.get(1, b"")),
+        read_text(found.get(2, b"")),
         kind,
         verdict,
         _number(found[3]) if 3 in found else 0,
@@ -167,10 +168,6 @@ def _header(found: dict[int, memoryview]) -> Header | None:
 
 def _number(value: memoryview) -> int:
     return int.from_bytes(value)
-
-
-def _text(value: memoryview | None) -> str:
-    return bytes(value or b"").rstrip(b"\0").decode(errors="replace")
 
 
 def describe(rule: tuple[e.Expression, ...]) -> str:
@@ -258,7 +255,7 @@ def _value(loads: list[str], value: bytes) -> str:
             address = ipaddress.ip_address(value.ljust(size, b"\0"))
             return str(address) if len(value) == size else f"{address}/{8 * len(value)}"
         case ["iifname"]:
-            return value.rstrip(b"\0").decode(errors="replace")
+            return read_text(value)
         case ["fib saddr type"]:
             return "local"
         case ["meta l4proto" | "ip protocol"]:

@@ -36,6 +36,7 @@ from rules.netlink import (
     batch_mark,
     message,
     nested,
+    read_text,
     text,
     u32,
 )
@@ -311,7 +312,7 @@ def _expression_at(body: bytes, offset: int) -> str:
     found = _position(listed[1], offset - listed[0]) if listed else None
     if not found:
         return ""
-    return bytes(dict(attributes(found[1])).get(1, b"")).rstrip(b"\0").decode(errors="replace")
+    return read_text(dict(attributes(found[1])).get(1, b""))
 
 
 _BODIES: Final[dict[type[Operation], Callable[..., Iterator[Body]]]] = {

@@ -23,6 +23,7 @@ from rules.netlink import (
     attributes,
     message,
     messages,
+    read_text,
 )
 
 _NEW_GENERATION: Final = SUBSYSTEM << 8 | NEWGEN
@@ -91,7 +92,7 @@ class Commits:
             now = time.monotonic()
             for reply in messages(data):
                 found = dict(attributes(reply.body[4:]))
-                program = bytes(found.get(3, b"")).rstrip(b"\0").decode(errors="replace")
+                program = read_text(found.get(3, b""))
                 with self._news:
                     self.all.append(Commit(now, int.from_bytes(found[1]), int.from_bytes(found.get(2, b"")), program))
                     self._news.notify_all()

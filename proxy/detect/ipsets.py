@@ -14,7 +14,7 @@ from proxy.detect.evidence import Evidence, KubeSets, Place
 from proxy.detect.kernel_support import Support, could_be_there
 from proxy.detect.netlink import Netlink
 from proxy.detect.unreadable import because
-from rules.netlink import NETLINK_NETFILTER, attribute, attributes, u32
+from rules.netlink import NETLINK_NETFILTER, attribute, attributes, read_text, u32
 
 NAMES: Final = re.compile(
     r"KUBE-(6-)?(CLUSTER-IP|LOOP-BACK|EXTERNAL-IP|LOAD-BALANCER|NODE-PORT|HEALTH-CHECK-NODE-PORT|IPVS-IPS)(-.*)?"
@@ -67,7 +67,7 @@ def request(flags: int, named: bytes = b"") -> bytes:
 
 def read_name(body: memoryview) -> str:
     """Raises ValueError, KeyError."""
-    return bytes(dict(attributes(body[_NFGENMSG.size :]))[ATTR_SETNAME]).rstrip(b"\0").decode(errors="replace")
+    return read_text(dict(attributes(body[_NFGENMSG.size :]))[ATTR_SETNAME])
 
 
 def read_entries(body: memoryview) -> int:

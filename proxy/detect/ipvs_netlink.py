@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 from proxy.detect.ipvs_servers import VirtualServer
 from proxy.detect.ipvs_table import Server
 from proxy.detect.netlink import NETLINK_GENERIC, Netlink
-from rules.netlink import attribute, attributes, nested
+from rules.netlink import attribute, attributes, nested, read_text
 
 GENL_ID_CTRL: Final = 16
 CTRL_CMD_GETFAMILY: Final = 3
@@ -121,7 +121,7 @@ def read_service(body: memoryview) -> tuple[VirtualServer, bytes]:
     """A virtual server, and the attributes that name it in a request. Raises ValueError, KeyError, struct.error."""
     parts = dict(attributes(dict(attributes(body[_GENL.size :]))[CMD_ATTR_SERVICE]))
     (family,) = _U16.unpack(parts[SVC_AF])
-    scheduler = bytes(parts[SVC_SCHEDULER]).rstrip(b"\0").decode(errors="replace")
+    scheduler = read_text(parts[SVC_SCHEDULER])
     if SVC_FWMARK in parts:
         address, named_by = b"", [SVC_AF, SVC_FWMARK]
     else:

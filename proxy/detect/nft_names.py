@@ -18,7 +18,7 @@ from proxy.detect.kube_chains import Named, classify
 from proxy.detect.netlink import Netlink
 from proxy.detect.unreadable import because
 from rules.foreign import TABLE_DORMANT
-from rules.netlink import GETCHAIN, GETTABLE, NETLINK_NETFILTER, SUBSYSTEM, attributes
+from rules.netlink import GETCHAIN, GETTABLE, NETLINK_NETFILTER, SUBSYSTEM, attributes, read_text
 from rules.objects import Family
 
 IPTABLES: Final = ("nat", "filter", "mangle")
@@ -83,7 +83,7 @@ def read_table(body: memoryview) -> tuple[int, str, bool]:
     """Number of the family, name, and whether it is dormant. Raises ValueError, LookupError, struct.error."""
     family, _, _ = _NFGENMSG.unpack_from(body)
     parts = dict(attributes(body[_NFGENMSG.size :]))
-    return family, _text(parts[TABLE_NAME]), bool(int.from_bytes(parts.get(TABLE_FLAGS, b"")) & TABLE_DORMANT)
+    return family, read_text(parts[TABLE_NAME]), bool(int.from_bytes(parts.get(TABLE_FLAGS, b"")) & TABLE_DORMANT)
 
 
 def read_chain(body: memoryview) -> tuple[str, str, bool]:
@@ -91,15 +91,11 @@ def read_chain(body: memoryview) -> tuple[str, str, bool]:
     table = name = ""
     for number, value in attributes(body[_NFGENMSG.size :]):
         if number == CHAIN_TABLE:
-            table = _text(value)
+            table = read_text(value)
         elif number == CHAIN_NAME:
-            name = _text(value)
+            name = read_text(value)
         elif number == CHAIN_USE:
             return table, name, any(value)
     if not name:
         raise LookupError("a chain without a name")
     return table, name, True
-
-
-def _text(value: memoryview) -> str:
-    return bytes(value).rstrip(b"\0").decode(errors="replace")

@@ -13,7 +13,7 @@ from proxy.detect.kube_chains import SHARED, may_be_kube_proxys
 from proxy.detect.netlink import Netlink
 from proxy.detect.nft_names import ANY_FAMILY, IPTABLES, read_table
 from proxy.leftovers.found import FamilyName, Rule, XTable
-from rules.netlink import GETCHAIN, GETRULE, GETTABLE, NETLINK_NETFILTER, SUBSYSTEM, attributes, text
+from rules.netlink import GETCHAIN, GETRULE, GETTABLE, NETLINK_NETFILTER, SUBSYSTEM, attributes, read_text, text
 from rules.objects import Family
 
 KUBE_PROXY: Final = "kube-proxy"
@@ -47,9 +47,9 @@ def read() -> tuple[list[XTable], list[tuple[FamilyName, str]]]:
 def _chain_reader(tables: dict[str, XTable]) -> Callable[[memoryview], None]:
     def read_chain(body: memoryview) -> None:
         parts = dict(attributes(body[4:]))
-        table = tables.get(_text(parts[CHAIN_TABLE]))
+        table = tables.get(read_text(parts[CHAIN_TABLE]))
         if table:
-            name = _text(parts[CHAIN_NAME])
+            name = read_text(parts[CHAIN_NAME])
             table.chains.setdefault(name, [])
             if CHAIN_HOOK in parts:
                 drops = CHAIN_POLICY in parts and int.from_bytes(parts[CHAIN_POLICY]) == POLICY_DROP
@@ -89,11 +89,11 @@ def _looked_into(expressions: memoryview) -> tuple[str, bool]:
     target, uses_set = "", False
     for _, expression in attributes(expressions):
         parts = dict(attributes(expression))
-        name, data = _text(parts[1]), parts.get(2, memoryview(b""))
+        name, data = read_text(parts[1]), parts.get(2, memoryview(b""))
         if name == "immediate":
             target = _chain_of(data) or target
         elif name == "match":
-            uses_set |= _text(dict(attributes(data))[1]) == "set"
+            uses_set |= read_text(dict(attributes(data))[1]) == "set"
     return target, uses_set
 
 
@@ -101,8 +101,4 @@ def _chain_of(immediate: memoryview) -> str:
     """NFTA_IMMEDIATE_DATA { NFTA_DATA_VERDICT { NFTA_VERDICT_CHAIN } }."""
     data = dict(attributes(dict(attributes(immediate)).get(2, b"")))
     verdict = dict(attributes(data.get(2, b"")))
-    return _text(verdict[2]) if 2 in verdict else ""
-
-
-def _text(value: memoryview) -> str:
-    return bytes(value).rstrip(b"\0").decode(errors="replace")
+    return read_text(verdict[2]) if 2 in verdict else ""

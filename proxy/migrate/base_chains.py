@@ -19,7 +19,7 @@ from proxy.detect.unreadable import PERMISSION
 from proxy.migrate import legacy_chains
 from proxy.migrate.facts import BaseChain, Hook
 from proxy.unread import Unread
-from rules.netlink import GETCHAIN, NETLINK_NETFILTER, SUBSYSTEM, attributes
+from rules.netlink import GETCHAIN, NETLINK_NETFILTER, SUBSYSTEM, attributes, read_text
 
 CHAIN_TABLE, CHAIN_NAME, CHAIN_HOOK, CHAIN_POLICY, CHAIN_USE, CHAIN_TYPE = 1, 3, 4, 5, 6, 7
 HOOK_NUMBER, HOOK_PRIORITY = 1, 2
@@ -98,12 +98,12 @@ def read_chain(body: memoryview) -> BaseChain | None:
     # To each rule in it the chain is of use; nothing jumps to a base chain.
     rules = _BE32.unpack(parts[CHAIN_USE])[0] if CHAIN_USE in parts else -1
     dropping = CHAIN_POLICY in parts and _BE32.unpack(parts[CHAIN_POLICY])[0] == 0
-    table = _text(parts[CHAIN_TABLE])
+    table = read_text(parts[CHAIN_TABLE])
     return BaseChain(
         family,
         table,
-        _text(parts[CHAIN_NAME]),
-        _text(parts.get(CHAIN_TYPE, memoryview(b"filter"))),
+        read_text(parts[CHAIN_NAME]),
+        read_text(parts.get(CHAIN_TYPE, memoryview(b"filter"))),
         names[number],
         priority,
         "drop" if dropping else "accept",
@@ -137,7 +137,3 @@ def _unread(what: str, error: OSError | ValueError) -> Unread:
     if error.errno in (errno.EPERM, errno.EACCES):
         return Unread(what, "no permission", PERMISSION)
     return Unread(what, error.strerror or str(error), "try again")
-
-
-def _text(value: memoryview) -> str:
-    return bytes(value).rstrip(b"\0").decode(errors="replace")

@@ -18,7 +18,7 @@ from proxy.migrate import accounting, cni, iptables_facts, listeners
 from proxy.migrate.facts import BaseChain, ForwardFilter, Interface, MarkUse, NodeFacts
 from proxy.migrate.others import VARIANTS, Others
 from proxy.unread import Unread
-from rules.netlink import attributes
+from rules.netlink import attributes, read_text
 
 SYSCTLS: Final = (
     "net/ipv4/ip_forward",
@@ -123,8 +123,7 @@ def _interfaces(unread: list[Unread]) -> tuple[Interface, ...]:
 def read_link(body: memoryview) -> tuple[int, str]:
     """Index and name. Raises ValueError, LookupError, struct.error."""
     index = _IFINFOMSG.unpack_from(body)[2]
-    name = bytes(dict(attributes(body[_IFINFOMSG.size :]))[IFLA_IFNAME])
-    return index, name.rstrip(b"\0").decode(errors="replace")
+    return index, read_text(dict(attributes(body[_IFINFOMSG.size :]))[IFLA_IFNAME])
 
 
 def _forward(chains: Sequence[BaseChain], others: Others, pods: Sequence[Network]) -> tuple[ForwardFilter, ...]:

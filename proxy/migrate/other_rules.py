@@ -19,7 +19,7 @@ from proxy.migrate.iptables_facts import Match, interface_match, network_match
 from proxy.migrate.nft_rules import _word
 from rules import expressions as e
 from rules.foreign import ForeignExpression
-from rules.netlink import attributes
+from rules.netlink import attributes, read_text
 from rules.objects import PROTOCOL_NAMES, Family
 
 NFPROTO, OIFNAME = 15, 7
@@ -141,8 +141,8 @@ class _Rule:
         self._use_mark(what, mask)
         compare: Callable[[bytes, bytes], Match] | None = {
             "nfproto": lambda value, _: "yes" if value[:1] == bytes((self._family,)) else "no",
-            "iif": lambda value, _: interface_match(_name(value), is_in=True),
-            "oif": lambda value, _: interface_match(_name(value), is_in=False),
+            "iif": lambda value, _: interface_match(read_text(value), is_in=True),
+            "oif": lambda value, _: interface_match(read_text(value), is_in=False),
             "daddr": self._address("-d"),
             "saddr": self._address("-s"),
         }.get(what)
@@ -187,7 +187,3 @@ class _Rule:
 
 def _number(data: bytes) -> int:
     return int.from_bytes(data, sys.byteorder)
-
-
-def _name(value: bytes) -> str:
-    return value.rstrip(b"\0").decode(errors="replace")

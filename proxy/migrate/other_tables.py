@@ -19,7 +19,7 @@ from proxy.migrate.facts import BaseChain, ForwardFilter, MarkUse, Translation
 from proxy.migrate.other_rules import Seen, look
 from proxy.unread import Unread
 from rules.foreign import ForeignExpression, decode
-from rules.netlink import GETRULE, NETLINK_NETFILTER, SUBSYSTEM, attributes, text
+from rules.netlink import GETRULE, NETLINK_NETFILTER, SUBSYSTEM, attributes, read_text, text
 from rules.netlink_socket import DAMAGED
 from rules.objects import Family
 
@@ -170,7 +170,7 @@ def _rules(family: str, table: str) -> list[tuple[str, bytes]]:
 
 def _read_rule(body: memoryview) -> tuple[str, str, bytes]:
     parts = dict(attributes(body[_NFGENMSG.size :]))
-    return _text(parts[1]), _text(parts[2]), bytes(parts.get(4, b""))
+    return read_text(parts[1]), read_text(parts[2]), bytes(parts.get(4, b""))
 
 
 def _expressions(rule: bytes) -> list[ForeignExpression]:
@@ -180,7 +180,3 @@ def _expressions(rule: bytes) -> list[ForeignExpression]:
 @lru_cache(REMEMBERED)
 def _decoded(element: bytes) -> ForeignExpression:
     return decode(element)
-
-
-def _text(value: memoryview) -> str:
-    return bytes(value).rstrip(b"\0").decode(errors="replace")
