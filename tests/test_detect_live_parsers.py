@@ -331,7 +331,7 @@ def test_a_legacy_table_that_changes_all_the_time(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(iptables_legacy, "_getsockopt", answer)
     with pytest.raises(OSError, match="changed during each"):
-        iptables_legacy._entries(0, IPV4, "nat")
+        iptables_legacy.read_table(0, IPV4, "nat")
     assert len(asked) == 2 * iptables_legacy.TRIES
 
 

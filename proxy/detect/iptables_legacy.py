@@ -22,12 +22,14 @@ TABLES: Final = ("nat", "filter", "mangle")
 GET_INFO, GET_ENTRIES = 64, 65  # IPT_SO_*, and IP6T_SO_*
 TRIES: Final = 5
 LARGEST: Final = 1 << 30
+TARGET_HEADER: Final = 32
+"""Of a target or match: size, name, revision."""
+INFO: Final = struct.Struct("=32sI5I5III")
+"""struct ipt_getinfo: name, valid_hooks, hook_entry of each of 5 hooks, underflow of each, num_entries, size."""
 
 _NAME_SIZE: Final = 32
-_INFO = struct.Struct("=32s11III")  # hooks and offsets, then num_entries and size
 _REQUEST_SIZE: Final = 40  # ipt_get_entries before its entries: name, size, padding
 _OFFSETS = struct.Struct("=HH")
-_TARGET_HEADER: Final = 32
 _ERROR: Final = b"ERROR\0"
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -65,7 +67,7 @@ def _chains(variant: Variant) -> Iterator[Named]:
         return
     with socket.socket(variant.family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         for table in found:
-            yield from chains(_entries(sock.fileno(), variant, table), variant)
+            yield from chains(read_table(sock.fileno(), variant, table)[1], variant)
 
 
 def tables(variant: Variant) -> list[str]:
@@ -74,19 +76,16 @@ def tables(variant: Variant) -> list[str]:
         return [name for line in lines if (name := line.strip()) in TABLES]
 
 
-def _entries(descriptor: int, variant: Variant, table: str) -> memoryview:
-    return read_table(descriptor, variant, table)[1]
-
-
 def read_table(descriptor: int, variant: Variant, table: str) -> tuple[bytes, memoryview]:
-    """struct ipt_getinfo, and the table's rules as the kernel has them. `descriptor`: of a socket of the variant's family.
+    """struct ipt_getinfo (see INFO), and the table's rules as the kernel has them. `descriptor`: of a socket of the
+    variant's family.
 
     Raises OSError; ValueError if it is too large."""
     name = table.encode()
     for _ in range(TRIES):
-        info = ctypes.create_string_buffer(name, _INFO.size)
+        info = ctypes.create_string_buffer(name, INFO.size)
         _getsockopt(descriptor, variant.level, GET_INFO, info)
-        *_, size = _INFO.unpack(info.raw)
+        *_, size = INFO.unpack(info.raw)
         if size > LARGEST:
             raise ValueError(f"table {table} has {size} bytes")
         found = ctypes.create_string_buffer(_REQUEST_SIZE + size)
@@ -107,21 +106,28 @@ def _getsockopt(descriptor: int, level: int, option: int, buffer: ctypes.Array[c
         raise OSError(code, os.strerror(code))
 
 
+def offsets(entries: memoryview, at: int, variant: Variant) -> tuple[int, int]:
+    """Where the target of the rule at `at` is, and where the next rule, counted from this one. Raises ValueError where that
+    cannot be."""
+    if at + variant.size > len(entries):
+        raise ValueError(f"a rule at {at} of {len(entries)} bytes")
+    target, following = _OFFSETS.unpack_from(entries, at + variant.offsets)
+    if not variant.size <= target <= following - TARGET_HEADER or at + following > len(entries):
+        raise ValueError(f"a rule at {at} of {len(entries)} bytes claims {target} and {following}")
+    return target, following
+
+
 def chains(entries: memoryview, variant: Variant) -> Iterator[Named]:
     """The chains that users made: each begins with a rule whose target is ERROR and holds the name, and ends with one that
     returns. The last rule of a table is such a one too, named ERROR. Raises ValueError where an offset cannot be true."""
     at, named, rules = 0, "", 0
     while at < len(entries):
-        if at + variant.size > len(entries):
-            raise ValueError(f"a rule at {at} of {len(entries)} bytes")
-        target, following = _OFFSETS.unpack_from(entries, at + variant.offsets)
-        if not variant.size <= target <= following - _TARGET_HEADER or at + following > len(entries):
-            raise ValueError(f"a rule at {at} of {len(entries)} bytes claims {target} and {following}")
+        target, following = offsets(entries, at, variant)
         name = at + target + 2
         if bytes(entries[name : name + len(_ERROR)]) == _ERROR:
             if named:
                 yield named, rules > 1
-            label = bytes(entries[at + target + _TARGET_HEADER : at + following])
+            label = bytes(entries[at + target + TARGET_HEADER : at + following])
             named, rules = label.partition(b"\0")[0].decode(errors="replace"), 0
         else:
             rules += 1

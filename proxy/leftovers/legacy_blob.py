@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from proxy.detect.iptables_legacy import Variant
+from proxy.detect.iptables_legacy import TARGET_HEADER, Variant, offsets
 from proxy.detect.kube_chains import SHARED, may_be_kube_proxys
 from proxy.leftovers.found import Rule, XTable
 
@@ -27,8 +27,6 @@ SET: Final = b"set"
 TAIL: Final = "ERROR"
 """The name that the last rule of a table holds."""
 _ERROR: Final = b"ERROR\0"
-_HEADER: Final = 32  # of a target or match: size, name, revision
-_OFFSETS = struct.Struct("=HH")
 _SIZE = struct.Struct("=H")
 _VERDICT = struct.Struct("=i")
 ACCEPT_VERDICT: Final = -2  # -NF_ACCEPT - 1
@@ -99,18 +97,18 @@ class Blob(Struct):
         at, number = chain.first, chain.number
         while at < chain.end:
             yield self.entry(at, number)
-            at += _following(self.data, at, self.variant)[1]
+            at += offsets(self.data, at, self.variant)[1]
             number += 1
 
     def entry(self, at: int, number: int) -> Entry:
-        target, following = _following(self.data, at, self.variant)
+        target, following = offsets(self.data, at, self.variant)
         data = bytes(self.data[at : at + following])
         name = _name(data, target)
         verdict = 0
         if name == JUMPS:
-            if following < target + _HEADER + _VERDICT.size:
+            if following < target + TARGET_HEADER + _VERDICT.size:
                 raise ValueError(f"the rule at {at} has a target without a verdict")
-            (verdict,) = _VERDICT.unpack_from(data, target + _HEADER)
+            (verdict,) = _VERDICT.unpack_from(data, target + TARGET_HEADER)
         return Entry(number, at, data, target, name, verdict)
 
 
@@ -121,13 +119,15 @@ def parse(info: Info, data: memoryview, variant: Variant) -> Blob:
     current: Chain | None = None
     at = number = tail = 0
     while at < len(data):
-        target, following = _following(data, at, variant)
+        target, following = offsets(data, at, variant)
         named = bytes(data[at + target + 2 : at + target + 2 + len(_ERROR)]) == _ERROR
         if (named or at in starts) and current:
             current.end = at
         if named:
             tail = at
-            label = bytes(data[at + target + _HEADER : at + following]).partition(b"\0")[0].decode(errors="replace")
+            label = (
+                bytes(data[at + target + TARGET_HEADER : at + following]).partition(b"\0")[0].decode(errors="replace")
+            )
             current = Chain(label, at + following, number + 1, at)
             if at + following < len(data):
                 chains[label] = current
@@ -140,16 +140,6 @@ def parse(info: Info, data: memoryview, variant: Variant) -> Blob:
     return Blob(info, data, variant, chains, tail)
 
 
-def _following(data: memoryview, at: int, variant: Variant) -> tuple[int, int]:
-    """Of a rule: offset of its target, and its size."""
-    if at + variant.size > len(data):
-        raise ValueError(f"a rule at {at} of {len(data)} bytes")
-    target, following = _OFFSETS.unpack_from(data, at + variant.offsets)
-    if not variant.size <= target <= following - _HEADER or at + following > len(data):
-        raise ValueError(f"a rule at {at} of {len(data)} bytes claims {target} and {following}")
-    return target, following
-
-
 def _name(data: bytes, at: int) -> bytes:
     """Of a match or target: its size comes before its name."""
     return data[at + 2 : at + 2 + 29].partition(b"\0")[0]
@@ -157,9 +147,9 @@ def _name(data: bytes, at: int) -> bytes:
 
 def _uses_set(entry: Entry, variant: Variant) -> bool:
     at = variant.size
-    while at + _HEADER <= entry.target_at:
+    while at + TARGET_HEADER <= entry.target_at:
         (size,) = _SIZE.unpack_from(entry.data, at)
-        if size < _HEADER:
+        if size < TARGET_HEADER:
             raise ValueError(f"a match of {size} bytes")
         if _name(entry.data, at) == SET:
             return True
@@ -231,5 +221,5 @@ def _rewritten(entry: Entry, moved: Mapping[int, int]) -> bytes:
         to = moved[entry.verdict]
     else:
         raise ValueError(f"the rule at {entry.at} jumps to a chain that is to go")
-    at = entry.target_at + _HEADER
+    at = entry.target_at + TARGET_HEADER
     return entry.data[:at] + _VERDICT.pack(to) + entry.data[at + _VERDICT.size :]

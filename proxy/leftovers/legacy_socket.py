@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from proxy.detect.iptables_legacy import IPV4, IPV6, Variant, read_table, tables
+from proxy.detect.iptables_legacy import INFO, IPV4, IPV6, Variant, read_table, tables
 from proxy.leftovers.found import XTable
 from proxy.leftovers.legacy_blob import Blob, Info, Replacement, parse, table_of, without
 from proxy.leftovers.plan import TableRemoval
@@ -21,7 +21,6 @@ from proxy.leftovers.plan import TableRemoval
 SET_REPLACE, SET_ADD_COUNTERS = 64, 65  # IPT_SO_*, and IP6T_SO_*
 TRIES: Final = 5
 _HOOKS: Final = 5
-_INFO = struct.Struct("=32s13I")
 _REPLACE = struct.Struct("@32sIII5I5IIP")  # struct ipt_replace before its entries
 _COUNTER = struct.Struct("=QQ")
 _ADD_COUNTERS = struct.Struct("@32sI4x")
@@ -57,7 +56,7 @@ def _socket(variant: Variant) -> socket.socket:
 
 def _blob(descriptor: int, variant: Variant, name: str) -> Blob:
     raw, entries = read_table(descriptor, variant, name)
-    title, valid, *rest = _INFO.unpack(raw)
+    title, valid, *rest = INFO.unpack(raw)
     hooks, underflows = tuple(rest[:_HOOKS]), tuple(rest[_HOOKS : 2 * _HOOKS])
     count, size = rest[-2:]
     return parse(Info(title, valid, hooks, underflows, count, size), entries, variant)

@@ -4,7 +4,6 @@ for IPv6. Needs CAP_NET_ADMIN. Only tables that there are: asking for another wo
 
 from __future__ import annotations
 
-import ctypes
 import socket
 import struct
 from collections.abc import Iterator
@@ -17,20 +16,18 @@ from proxy.migrate.iptables_save import Saved
 HOOKS: Final[tuple[Hook, ...]] = ("prerouting", "input", "forward", "output", "postrouting")
 PRIORITIES: Final = {"nat": -100, "filter": 0, "mangle": -150}
 _VERDICT = struct.Struct("=i")
-_HEADER: Final = 32
 _NF_DROP: Final = -1  # as a verdict: -NF_DROP - 1
 
 
 def read(variant: legacy.Variant) -> Iterator[BaseChain]:
     """The built-in chains of the tables that there are. Raises OSError, ValueError."""
-    with open(variant.names) as lines:
-        tables = [name for line in lines if (name := line.strip()) in legacy.TABLES]
+    tables = legacy.tables(variant)
     if not tables:
         return
     with socket.socket(variant.family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         for table in tables:
-            info = _info(sock.fileno(), variant, table)
-            yield from built_in(info, legacy._entries(sock.fileno(), variant, table), variant, table)
+            info, entries = legacy.read_table(sock.fileno(), variant, table)
+            yield from built_in(legacy.INFO.unpack(info)[1:], entries, variant, table)
 
 
 def of_saved(family: str, saved: Saved) -> Iterator[BaseChain]:
@@ -50,33 +47,16 @@ def _chain(family: str, table: str, hook: Hook, policy: Literal["accept", "drop"
 
 
 def built_in(info: tuple[int, ...], entries: memoryview, variant: legacy.Variant, table: str) -> Iterator[BaseChain]:
-    """info: valid_hooks, hook_entry of each of 5 hooks, underflow of each, num_entries, size."""
+    """info: as legacy.INFO, without the name."""
     valid, starts, ends = info[0], info[1:6], info[6:11]
     for number, hook in enumerate(HOOKS):
         if not valid & 1 << number:
             continue
         at, rules = starts[number], 0
         while at < ends[number]:
-            _, following = _offsets(entries, at, variant)
+            _, following = legacy.offsets(entries, at, variant)
             at, rules = at + following, rules + 1
-        target, _ = _offsets(entries, ends[number], variant)
-        (verdict,) = _VERDICT.unpack_from(entries, ends[number] + target + _HEADER)
+        target, _ = legacy.offsets(entries, ends[number], variant)
+        (verdict,) = _VERDICT.unpack_from(entries, ends[number] + target + legacy.TARGET_HEADER)
         policy: Literal["accept", "drop"] = "drop" if verdict == _NF_DROP else "accept"
         yield _chain(variant.part, table, hook, policy, rules)
-
-
-def _info(descriptor: int, variant: legacy.Variant, table: str) -> tuple[int, ...]:
-    found = ctypes.create_string_buffer(table.encode(), legacy._INFO.size)
-    legacy._getsockopt(descriptor, variant.level, legacy.GET_INFO, found)
-    _, *numbers = legacy._INFO.unpack(found.raw)
-    return tuple(numbers)
-
-
-def _offsets(entries: memoryview, at: int, variant: legacy.Variant) -> tuple[int, int]:
-    """Where a rule's target and the next rule are, counted from the rule. Raises ValueError where that cannot be."""
-    if at + variant.size > len(entries):
-        raise ValueError(f"a rule at {at} of {len(entries)} bytes")
-    target, following = legacy._OFFSETS.unpack_from(entries, at + variant.offsets)
-    if not variant.size <= target <= following - _HEADER or at + following > len(entries):
-        raise ValueError(f"a rule at {at} of {len(entries)} bytes claims {target} and {following}")
-    return target, following

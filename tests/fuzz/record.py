@@ -173,7 +173,7 @@ def addresses(kept: list[bytes]) -> None:
 
 def legacy(kept: list[bytes], variant: iptables_legacy.Variant) -> None:
     with socket.socket(variant.family, socket.SOCK_DGRAM) as sock:
-        kept.append(bytes(iptables_legacy._entries(sock.fileno(), variant, "nat")))
+        kept.append(bytes(iptables_legacy.read_table(sock.fileno(), variant, "nat")[1]))
 
 
 if __name__ == "__main__":
