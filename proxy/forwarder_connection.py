@@ -19,6 +19,7 @@ import structlog
 
 from proxy.forwarder_policy import Picker
 from rules.objects import Family
+from rules.packed import address_text
 
 LOG = structlog.get_logger()
 
@@ -308,8 +309,7 @@ class _Connection:
 
 def _host(endpoint: bytes) -> str:
     """See rules.elements.endpoint."""
-    packed = endpoint[:-4]
-    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+    return address_text(endpoint[:-4])
 
 
 def _port(endpoint: bytes) -> int:

@@ -8,7 +8,6 @@ is no rule that anybody writes.
 from __future__ import annotations
 
 import re
-import socket
 import struct
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -17,6 +16,7 @@ from rules import expressions as e
 from rules.foreign import ForeignExpression, InRange
 from rules.netlink import attribute, attributes
 from rules.objects import Family
+from rules.packed import address_text, prefix_length
 
 PROTOCOLS: Final = {6: "tcp", 17: "udp", 132: "sctp", 1: "icmp", 58: "ipv6-icmp"}
 _VERDICTS: Final = {e.Verdict.DROP: "DROP", e.Verdict.ACCEPT: "ACCEPT", e.Verdict.RETURN: "RETURN"}
@@ -101,8 +101,8 @@ class _Rule:
         no = "! " if it.op else ""
         match what:
             case "-s" | "-d":
-                bits = _prefix(mask) if mask else 8 * size
-                address = _address(it.value.ljust(self._family.address_size, b"\0"))
+                bits = prefix_length(mask) if mask else 8 * size
+                address = address_text(it.value.ljust(self._family.address_size, b"\0"))
                 self.head[what] = f"{no}{what} {address}/{bits}" if bits >= 0 else "-m unread-mask"
             case "-i" | "-o":
                 whole = len(it.value) == 16 or it.value.endswith(b"\0")
@@ -216,7 +216,7 @@ def _recent(family: Family, revision: int, info: bytes) -> str:
     words += ["--reap"] if wanted & reap else []
     words.append(f"--name {_text(name)}")
     if revision == 1:
-        words.append(f"--mask {_address(info[212 : 212 + family.address_size])}")
+        words.append(f"--mask {address_text(info[212 : 212 + family.address_size])}")
     return " ".join([*words, "--rsource"])
 
 
@@ -265,7 +265,7 @@ def _dnat(family: Family, revision: int, info: bytes) -> str:
         first, last = first[: family.address_size], last[: family.address_size]
     if flags != 3 or first != last or port != last_port:  # one address, one port
         raise ValueError
-    host = f"[{_address(first)}]" if family is Family.IPV6 else _address(first)
+    host = f"[{address_text(first)}]" if family is Family.IPV6 else address_text(first)
     return f"--to-destination {host}:{int.from_bytes(port)}"
 
 
@@ -301,15 +301,5 @@ _TARGETS: Final[dict[str, Writer]] = {
 }
 
 
-def _address(packed: bytes) -> str:
-    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
-
-
 def _text(value: bytes) -> str:
     return value.partition(b"\0")[0].decode(errors="replace")
-
-
-def _prefix(mask: bytes) -> int:
-    number = int.from_bytes(mask)
-    bits = number.bit_count()
-    return bits if number == ((1 << bits) - 1) << (8 * len(mask) - bits) else -1

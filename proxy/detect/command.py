@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from proxy import signals
+from proxy import given_file, signals
 from proxy.config import Config, node_name
 from proxy.detect import cluster, output, report
 from proxy.detect.api_reader import ApiReader, Transport
@@ -32,8 +31,6 @@ API_SECONDS: Final = 60.0
 """Between two looks at the API server."""
 NODE_TIMEOUT: Final = 10.0
 """Seconds for which the API server may be silent, where it is one source of many."""
-LARGEST: Final = 32 << 20
-"""Bytes of a file that are read. The API server takes no ConfigMap above 1 MiB."""
 
 Look = Callable[[], Report]
 
@@ -106,8 +103,8 @@ def _file(options: argparse.Namespace, sources: Sources) -> Look:
 
 def file_evidence(path: str, sources: Sources) -> list[Evidence]:
     """What a file says. Raises ConfigError for one from which no mode can be told."""
-    name = "standard input" if path == "-" else os.fsencode(path).decode(errors="replace")
-    found = list(sources.read_file("-" if path == "-" else name, _content(path, name)))
+    name = given_file.name_of(path)
+    found = list(sources.read_file("-" if path == "-" else name, given_file.read(path)))
     if not any(isinstance(item, ConfiguredMode) for item in found):
         faults = [item for item in found if isinstance(item, Unreadable)]
         faults.sort(key=lambda fault: fault.effect == "passed-over")
@@ -117,16 +114,6 @@ def file_evidence(path: str, sources: Sources) -> list[Evidence]:
         remedy = "give a KubeProxyConfiguration, or a file that has or starts a kube-proxy"
         raise ConfigError(name, "there is no configuration of kube-proxy in it", remedy)
     return found
-
-
-def _content(path: str, name: str) -> bytes:
-    try:
-        if path == "-":
-            return sys.stdin.buffer.read(LARGEST) if sys.stdin else b""
-        with open(path, "rb") as file:
-            return file.read(LARGEST)
-    except OSError as error:
-        raise ConfigError(name, error.strerror or str(error), "check the path and its permissions") from None
 
 
 def _all_nodes(options: argparse.Namespace, sources: Sources) -> Look:

@@ -18,6 +18,7 @@ from proxy.migrate.report import Proof
 from proxy.unread import Unread
 from rules.elements import Sources, describe_key, endpoint, node_port_key, service_key
 from rules.objects import PROTOCOL_NAMES, PROTOCOLS, Family
+from rules.packed import address_text
 
 _NODE_PORT: Final = re.compile(r"NodePort (\d{1,5})/(\w+) \(IPv([46])\)")
 _SERVICE: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([0-9.]+)):(\d{1,5})/(\w+)")
@@ -107,7 +108,7 @@ def to_text(facts: Facts) -> Bundle:
         facts.cluster_version,
         facts.present,
         msgspec.structs.replace(facts.here, interfaces=(), listeners=()),
-        [TextInterface(one.name, list(map(_text, one.addresses))) for one in facts.here.interfaces],
+        [TextInterface(one.name, list(map(address_text, one.addresses))) for one in facts.here.interfaces],
         [TextListener(f"{_host(one.address)}:{one.port}/{one.protocol}", one.program) for one in facts.here.listeners],
         facts.unread,
         facts.evidence,
@@ -146,7 +147,7 @@ def _dataplane_to_text(found: Dataplane) -> TextDataplane:
     return TextDataplane(
         found.mode,
         list(map(_entry_to_text, found.entries)),
-        None if addresses is None else list(map(_text, addresses)),
+        None if addresses is None else list(map(address_text, addresses)),
         found.masquerade_mark,
         found.source,
         found.unread,
@@ -203,7 +204,7 @@ def _hairpin(text: str) -> bytes:
 
 
 def _sources_to_text(sources: Sources | None) -> list[str] | None:
-    return None if sources is None else [f"{_text(first)}-{_text(last)}" for first, last in sources]
+    return None if sources is None else [f"{address_text(first)}-{address_text(last)}" for first, last in sources]
 
 
 def _entry_to_text(entry: Entry) -> TextEntry:
@@ -279,12 +280,8 @@ def _endpoint(text: str) -> bytes:
     return endpoint(_packed(found[1] or found[2]), _port(found[3]))
 
 
-def _text(packed: bytes) -> str:
-    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
-
-
 def _host(packed: bytes) -> str:
-    return _text(packed) if len(packed) == 4 else f"[{_text(packed)}]"
+    return address_text(packed) if len(packed) == 4 else f"[{address_text(packed)}]"
 
 
 def _packed(text: str) -> bytes:

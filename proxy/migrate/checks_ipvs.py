@@ -14,10 +14,11 @@ from proxy.migrate.modes import EVEN, POLICY
 from proxy.migrate.modes import SCHEDULER as SCHEDULER_CHECK
 from proxy.migrate.ours import IPVS_INTERFACE
 from proxy.migrate.report import Finding, Severity
-from proxy.migrate.wording import address_text, many, service_of, services
+from proxy.migrate.wording import many, service_of, services
 from proxy.services import SCHEDULER_ANNOTATION
 from rules.elements import address_of, describe_key, is_node_port
 from rules.objects import PROTOCOLS
+from rules.packed import address_text
 
 FILTERED: Final = (1, 26)
 """Since then kube-proxy refuses what goes to its virtual addresses and is no Service's (kubernetes/kubernetes#108460)."""

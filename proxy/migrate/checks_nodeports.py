@@ -13,9 +13,10 @@ from proxy.migrate.case import IPTABLES_BASED, PROXIES, Case, finding
 from proxy.migrate.compare import mute_families
 from proxy.migrate.ours import node_addresses
 from proxy.migrate.report import Finding, Severity
-from proxy.migrate.wording import NAMES, address_text, many, some
+from proxy.migrate.wording import NAMES, many, some
 from rules.elements import describe_key, family_of
 from rules.objects import Family
+from rules.packed import address_text
 
 _LOOPBACK: Final = {Family.IPV4: "127.0.0.1", Family.IPV6: "::1"}
 _INSIDE: Final = re.compile(

@@ -10,11 +10,12 @@ from proxy.migrate.case import Case, finding
 from proxy.migrate.modes import CLAIMED, SOURCES
 from proxy.migrate.ours import node_addresses
 from proxy.migrate.report import Finding
-from proxy.migrate.wording import address_text, is_are, many, service_of, services, some
+from proxy.migrate.wording import is_are, many, service_of, services, some
 from proxy.model import ENDPOINT_SLICE, NODE, SERVICE
 from proxy.policy import READY
 from proxy.services import Name, Scope
 from rules.elements import address_of, describe_key
+from rules.packed import address_text
 
 KEP_EXTERNAL_IPS: Final = "KEP-5707"
 

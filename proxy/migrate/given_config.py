@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from typing import Final
-
+from proxy import given_file
 from proxy.detect.evidence import ConfiguredMode, Unreadable
 from proxy.detect.files import read_file
 from proxy.errors import ConfigError
 from proxy.migrate.present import Found, of_text
 
-LARGEST: Final = 32 << 20
-
 
 def read_given(path: str) -> Found:
     """A KubeProxyConfiguration, a ConfigMap with one; of any other file that has or starts a kube-proxy, the mode alone. "-":
     standard input. Raises ConfigError."""
-    name = "standard input" if path == "-" else os.fsencode(path).decode(errors="replace")
-    data = _content(path, name)
+    name, data = given_file.name_of(path), given_file.read(path)
     return of_text(data, name) or Found({"mode": _mode(name, data)}, name)
-
-
-def _content(path: str, name: str) -> bytes:
-    try:
-        if path == "-":
-            return sys.stdin.buffer.read(LARGEST) if sys.stdin else b""
-        with open(path, "rb") as file:
-            return file.read(LARGEST)
-    except OSError as error:
-        raise ConfigError(name, error.strerror or str(error), "check the path and its permissions") from None
 
 
 def _mode(name: str, data: bytes) -> str:

@@ -35,7 +35,8 @@ from proxy.migrate.iptables_keys import PROTOCOLS, is_plain, key_of, name_of, on
 from proxy.migrate.iptables_save import Rule, Saved, Table
 from proxy.migrate.notes import Notes
 from proxy.migrate.outcomes import Outcome, Source
-from rules.elements import address_of, describe_key, endpoint, node_port_key, service_key
+from proxy.migrate.wording import service_at
+from rules.elements import address_of, endpoint, node_port_key, service_key
 from rules.objects import Family
 
 LOOPBACK: Final = "127.0.0.0/8"
@@ -141,7 +142,7 @@ class _Reader:
             return
         for key, entry in list(found.items()):
             for end in (entry.endpoints | entry.outside) & refused.get(key[-8], set()):
-                self._notes.remark(_called(key, entry.name), "one of its endpoints is refused, or dropped")
+                self._notes.remark(service_at(key, entry.name), "one of its endpoints is refused, or dropped")
                 found[key] = replace(entry, damaged=True)
                 found.pop(service_key(end[:-4], key[-8], int.from_bytes(end[-4:-2])), None)
 
@@ -272,9 +273,9 @@ class _Reader:
         if not route.external:
             self._cluster_ips[key] = self._who_is_masqueraded(key, route.rules)
         if (outside.protocols | inside.protocols) - {key[-8]}:
-            self._notes.remark(_called(key, route.name), "what leads to its endpoints is for another protocol")
+            self._notes.remark(service_at(key, route.name), "what leads to its endpoints is for another protocol")
         if outside.sources is not None and FIREWALL in self._filter and key not in self._guarded:
-            self._notes.remark(_called(key, route.name), "what its source ranges keep out is not dropped")
+            self._notes.remark(service_at(key, route.name), "what its source ranges keep out is not dropped")
         lasting = inside if inside.endpoints else outside
         return Entry(
             key,
@@ -294,7 +295,7 @@ class _Reader:
         """What pods and this node get. It is the same; if not, the one that is not as it should be."""
         node = self._chains.follow(route.rules, Source.NODE)
         if node.endpoints and not node.masquerade:
-            self._notes.remark(_called(key, route.name), "what this node itself sends there is not masqueraded")
+            self._notes.remark(service_at(key, route.name), "what this node itself sends there is not masqueraded")
         if not self._chains.detector:
             return node
         pod = self._chains.follow(route.rules, Source.POD)
@@ -302,10 +303,10 @@ class _Reader:
             cause = (
                 "what pods send there is masqueraded" if pod.masquerade else "what pods send there is not masqueraded"
             )
-            self._notes.remark(_called(key, route.name), cause)
+            self._notes.remark(service_at(key, route.name), cause)
         if pod.endpoints == node.endpoints:
             return replace(node, doubtful=node.doubtful or pod.doubtful, damaged=node.damaged or pod.damaged)
-        self._notes.remark(_called(key, route.name), "pods and this node are led to different endpoints")
+        self._notes.remark(service_at(key, route.name), "pods and this node are led to different endpoints")
         chain = "KUBE-SVC-" + route.rules[-1].target.rpartition("-")[2]
         usual = self._chains.through(chain, Source.OUTSIDE).endpoints if chain in self._nat else outside.endpoints
         return pod if node.endpoints == usual else node
@@ -331,7 +332,7 @@ class _Reader:
                 cause = "what comes to this clusterIP from pods is not masqueraded, as it is for others"
             else:
                 continue
-            self._notes.remark(_called(key, self._routes[key].name), cause)
+            self._notes.remark(service_at(key, self._routes[key].name), cause)
             entries[key] = replace(entries[key], damaged=True)
         return EVERYBODY if common == "all" else self._chains.detector.partition(" ")[2].replace("+", "*")
 
@@ -367,8 +368,3 @@ class _Reader:
 def _is_narrow(rule: Rule) -> bool:
     """Whether it is about some senders only."""
     return any(option.name in ("-s", "-i") for option in rule.matches)
-
-
-def _called(key: bytes, name: str) -> str:
-    service = name.partition(":")[0]
-    return f"Service {service}, {describe_key(key)}" if service else describe_key(key)

@@ -8,7 +8,8 @@ from typing import Final
 
 from proxy.migrate.facts import Translation
 from proxy.migrate.iptables_facts import OURS, owner
-from proxy.migrate.iptables_save import Rule, Saved, rule_of
+from proxy.migrate.iptables_keys import value_of
+from proxy.migrate.iptables_save import Saved, rule_of
 
 MOST: Final = 1000
 _TARGETS: Final = ("DNAT", "REDIRECT")
@@ -29,17 +30,11 @@ def _translations(saved: Saved, family: str) -> Iterator[Translation]:
                     rule = rule_of(line)
                 except ValueError:
                     continue
-                if rule.target in _TARGETS and (destination := _value(rule, "-d")):
+                if rule.target in _TARGETS and (destination := value_of(rule, "-d")):
                     yield Translation(
                         f"chain {family} nat {name}",
                         destination,
-                        _value(rule, "-p").upper(),
-                        _value(rule, "--dport") or _value(rule, "--dports"),
-                        _value(rule, "--to-destination") or _value(rule, "--to-ports"),
+                        value_of(rule, "-p").upper(),
+                        value_of(rule, "--dport") or value_of(rule, "--dports"),
+                        value_of(rule, "--to-destination") or value_of(rule, "--to-ports"),
                     )
-
-
-def _value(rule: Rule, name: str) -> str:
-    """Of an option that is there and not negated."""
-    option = rule.option(name)
-    return option.value if option and not option.negated else ""

@@ -22,6 +22,7 @@ from proxy.migrate.nft_doubts import Doubts
 from proxy.migrate.nft_table import NftTable
 from proxy.migrate.notes import Notes
 from proxy.migrate.outcomes import Outcome, Source
+from proxy.migrate.wording import service_at
 from rules.elements import Sources, address_of, describe_key
 from rules.expressions import Verdict
 
@@ -108,11 +109,11 @@ class _Reader:
         damaged = "all" in base.concerned or bool(maps & base.concerned)
         ends = [end[:-4] for end in entry.endpoints | entry.outside]
         if dropped and any(first <= end <= last for end in ends for first, last in dropped):
-            self._notes.remark(_called(entry.key, entry.name), "what goes to some of its endpoints is dropped")
+            self._notes.remark(service_at(entry.key, entry.name), "what goes to some of its endpoints is dropped")
             damaged = True
         if not cluster_ips.isdisjoint(ends):
             self._notes.remark(
-                _called(entry.key, entry.name), f"an endpoint is in the set {CLUSTER_IPS}: it is refused"
+                service_at(entry.key, entry.name), f"an endpoint is in the set {CLUSTER_IPS}: it is refused"
             )
             damaged = True
         doubtful = entry.key in self._doubtful or doubts.concern(entry, map_name)
@@ -126,7 +127,7 @@ class _Reader:
         members = set(self._table.members.get(CLUSTER_IPS, ()))
         for key, found in cluster_ips:
             if has_set and address_of(key) not in members:
-                self._notes.remark(_called(key, found.name), f"its address is not in the set {CLUSTER_IPS}")
+                self._notes.remark(service_at(key, found.name), f"its address is not in the set {CLUSTER_IPS}")
                 made[key] = replace(made[key], damaged=True)
         if self._chains.marks_cluster_ips():
             return
@@ -134,7 +135,7 @@ class _Reader:
         if self._chains.marked or (self._chains.detector and not has_set):  # up to v1.33
             for key, found in lacking:
                 cause = "what comes to this clusterIP from elsewhere is not masqueraded"
-                self._notes.remark(_called(key, found.name), cause)
+                self._notes.remark(service_at(key, found.name), cause)
                 made[key] = replace(made[key], damaged=True)
         elif self._chains.detector and lacking:
             table = f"table {self._table.family.nft} kube-proxy"
@@ -165,7 +166,7 @@ class _Reader:
         outcome = self._chains.through(chain, Source.OUTSIDE)
         found.doubtful |= outcome.doubtful
         if outcome.protocols - {key[-8]}:
-            self._notes.remark(_called(key, found.name), "what refuses its connections is for another protocol")
+            self._notes.remark(service_at(key, found.name), "what refuses its connections is for another protocol")
             found.damaged = True
         return outcome.refusal
 
@@ -186,9 +187,9 @@ class _Reader:
         outside = self._chains.through(found.chain, Source.OUTSIDE)
         inside = self._inside(key, found.chain) if external else outside
         if (outside.protocols | inside.protocols) - {key[-8]}:
-            self._notes.remark(_called(key, found.name), "what leads to its endpoints is for another protocol")
+            self._notes.remark(service_at(key, found.name), "what leads to its endpoints is for another protocol")
         if refusal and inside.endpoints and outside.endpoints:
-            self._notes.remark(_called(key, found.name), "it is among those without endpoints, and has some")
+            self._notes.remark(service_at(key, found.name), "it is among those without endpoints, and has some")
         lasting = inside if inside.endpoints else outside
         now = self._notes.seen
         return Entry(
@@ -209,17 +210,17 @@ class _Reader:
         """What pods and this node get. It is the same; if not, the one that is not as it should be."""
         node = self._chains.through(chain, Source.NODE)
         if node.endpoints and not node.masquerade:
-            self._notes.remark(_called(key, name_of(chain)), "what this node itself sends there is not masqueraded")
+            self._notes.remark(service_at(key, name_of(chain)), "what this node itself sends there is not masqueraded")
         if self._chains.detector is None:
             return node
         pod = self._chains.through(chain, Source.POD)
         outside = self._chains.through(chain, Source.OUTSIDE)
         if pod.endpoints and pod.masquerade != outside.masquerade:
             cause = f"what pods send there is {'' if pod.masquerade else 'not '}masqueraded"
-            self._notes.remark(_called(key, name_of(chain)), cause)
+            self._notes.remark(service_at(key, name_of(chain)), cause)
         if pod.endpoints == node.endpoints:
             return replace(node, doubtful=node.doubtful or pod.doubtful, damaged=node.damaged or pod.damaged)
-        self._notes.remark(_called(key, name_of(chain)), "pods and this node are led to different endpoints")
+        self._notes.remark(service_at(key, name_of(chain)), "pods and this node are led to different endpoints")
         usual = "service-" + chain.partition("-")[2]
         wanted = self._chains.through(usual, Source.OUTSIDE).endpoints if usual in self._table.chains else frozenset()
         return pod if node.endpoints == wanted else node
@@ -243,8 +244,3 @@ class _Reader:
             return self._chains.mark
         self._notes.remark(f"table {self._table.family.nft} kube-proxy", "no rule sets a mark: nothing is masqueraded")
         return 0
-
-
-def _called(key: bytes, name: str) -> str:
-    service = name.partition(":")[0]
-    return f"Service {service}, {describe_key(key)}" if service else describe_key(key)

@@ -11,6 +11,7 @@ from msgspec import Struct
 from rules import expressions as e
 from rules.foreign import ForeignExpression, InRange, NotIn, Remember
 from rules.objects import Family
+from rules.packed import prefix_length
 
 ConditionKind = Literal[
     "source", "source-range", "source-in", "from-node", "interface", "destination", "destination-in", "to-node", "protocol", "port",
@@ -161,7 +162,7 @@ class _Rule:
         mask, xor = mask[: len(mask) // 2], mask[len(mask) // 2 :]
         is_plain = it.op in (e.Compare.EQUAL, e.Compare.UNEQUAL) and not any(xor)
         if kind in ("source", "destination"):
-            bits = _prefix(mask) if mask else 8 * size
+            bits = prefix_length(mask) if mask else 8 * size
             is_plain &= bits >= 0
         elif kind in ("from-node", "to-node"):
             is_plain &= it.value == LOCAL
@@ -214,10 +215,3 @@ class _Rule:
 
 def _word(register: int) -> int:
     return register - e.WORD if register >= e.WORD else 4 * (register - e.REGISTER)
-
-
-def _prefix(mask: bytes) -> int:
-    """How long a prefix a mask is; -1: it is none."""
-    number = int.from_bytes(mask)
-    bits = number.bit_count()
-    return bits if number == ((1 << bits) - 1) << (8 * len(mask) - bits) else -1

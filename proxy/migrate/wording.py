@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
 from collections.abc import Iterable, Sequence
 
 from rules.elements import Sources, address_of, describe_key, is_node_port
 from rules.objects import PROTOCOL_NAMES, Family
+from rules.packed import address_text
 
 SHOWN = 8
 """Endpoints, ranges and names that a sentence names before it says how many more there are."""
 
 NAMES = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
-
-
-def address_text(packed: bytes) -> str:
-    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
 def endpoint_text(endpoint: bytes) -> str:
@@ -68,6 +64,12 @@ def label(name: str, key: bytes) -> str:
 def service_of(name: str) -> str:
     """ "namespace/name" of "namespace/name:port"."""
     return name.partition(":")[0]
+
+
+def service_at(key: bytes, name: str) -> str:
+    """ "Service shop/web, 10.96.0.10:80/TCP". name: of a service port, "shop/web:http"; '': it is not known."""
+    service = service_of(name)
+    return f"Service {service}, {describe_key(key)}" if service else describe_key(key)
 
 
 def services(names: Iterable[str]) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from proxy.status.report import (
     Verdict,
     Watch,
 )
+from proxy.status.text import many
 from rules.elements import describe_key
 from rules.refusals import Aside
 
@@ -156,9 +157,9 @@ def _doubtful(
     if not status.eligible:
         yield "this node gets no new connections from load balancers: it is about to go, or there is no such Node"
     if refused:
-        yield f"{_many(refused, 'service port')} left out: the kernel does not take {'it' if refused == 1 else 'them'}"
+        yield f"{many(refused, 'service port')} left out: the kernel does not take {'it' if refused == 1 else 'them'}"
     if rejected:
-        yield f"{_many(rejected, 'object or claim of an address', 'objects or claims of addresses')} left out"
+        yield f"{many(rejected, 'object or claim of an address', 'objects or claims of addresses')} left out"
     if repairs.recent:
         yield "others changed our tables within the last hour; it was undone"
     for watch in watches:
@@ -166,11 +167,7 @@ def _doubtful(
             yield f"nothing was heard of {watch.kind} objects for {watch.heard_ago:.0f} s: what is shown may be old"
     broken = sum(one.severity == "broken" for one in deprecations)
     if broken:
-        yield f"{_many(broken, 'finding')} about kube-proxy's modes on this node: broken"
-
-
-def _many(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+        yield f"{many(broken, 'finding')} about kube-proxy's modes on this node: broken"
 
 
 def _families(agent: Agent) -> Iterator[FamilyShown]:
