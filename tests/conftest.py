@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import structlog
 
 from integration.apiserver import certificates
 from integration.apiserver.certificates import Authority
+from integration.apiserver.server import FakeApi
 from rules.fake import FakeKernel
 from tests.netns import Namespace
 
@@ -19,7 +22,7 @@ NOWHERE = open(os.devnull, "w")  # noqa: SIM115  # for as long as there are test
 
 @pytest.fixture(autouse=True)
 def _quiet() -> None:
-    """Logs go nowhere, whatever a test before has configured."""
+    """Logs of all levels go nowhere, whatever a test before has configured."""
     structlog.reset_defaults()
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(NOWHERE), cache_logger_on_first_use=False)
 
@@ -42,6 +45,21 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="session")
 def stranger(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Authority:
     return Authority(tmp_path_factory.mktemp("other"), "other-ca")
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A directory that anybody can get into: pytest's own are closed again by each session that begins."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    """An API server's stand-in, without objects."""
+    with FakeApi() as server:
+        yield server
 
 
 @pytest.fixture

@@ -22,12 +22,6 @@ from proxy.watch import Watcher
 from proxy.watch_stream import as_it_is
 
 
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with FakeApi() as server:
-        yield server
-
-
 def service(name: str, **meta: Any) -> Object:
     ports = [{"name": "http", "port": 80, "protocol": "TCP"}]
     return {

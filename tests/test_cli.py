@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -102,14 +101,6 @@ def run(*arguments: str | Path, namespace: Namespace | None = None, before: Sequ
     options: dict[str, Any] = {"env": ENVIRONMENT, "cwd": "/", "text": True, "timeout": 60} | more
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return Result(subprocess.run(argv, check=False, **options))
-
-
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """A directory that everybody may read, as tmp_path and its parents are not."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
 
 
 @pytest.fixture

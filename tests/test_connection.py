@@ -27,12 +27,6 @@ from tests.test_apiserver import Following, how, service, shown
 
 
 @pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with FakeApi() as server:
-        yield server
-
-
-@pytest.fixture
 def following(api: FakeApi, tmp_path: Path) -> Iterator[Following]:
     follower = Following(api, api.kubeconfig(tmp_path / "kubeconfig"))
     yield follower

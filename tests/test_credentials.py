@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,6 @@ from proxy.events import Put
 from proxy.kubeconfig import read_access
 from proxy.trouble import UNREACHABLE, Trouble
 from tests.test_apiserver import Following, service, shown
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with FakeApi() as server:
-        yield server
 
 
 def services(connection: Connection) -> int:

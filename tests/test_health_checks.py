@@ -3,19 +3,17 @@ own."""
 
 from __future__ import annotations
 
-import logging
 import os
 import resource
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -48,13 +46,6 @@ RECORDED = (
     b'{\n\t"service": {\n\t\t"namespace": "default",\n\t\t"name": "lb-local"\n\t},\n'
     b'\t"localEndpoints": 1,\n\t"serviceProxyHealthy": true\n}'
 )
-
-
-@pytest.fixture(autouse=True)
-def _all_events() -> Iterator[None]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
-    yield
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
 
 # -- Who answers -------------------------------------------------------------------------------------------------------

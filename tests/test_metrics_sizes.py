@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -99,12 +99,6 @@ def test_sizes_follow_every_change_and_a_restart(seed: int) -> None:
     again.handle([Replace(kind, ()) for kind in (SERVICE, ENDPOINT_SLICE)])
     check(again, kernel)
     assert {size for p in again.tables.programmed.values() for size in p.sizes.values()} <= {0}
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with FakeApi() as server:
-        yield server
 
 
 def test_requests_are_counted(api: FakeApi) -> None:

@@ -58,11 +58,6 @@ class Files:
         link.rename(self._directory / "..data")
 
 
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("other"), "other-ca")
-
-
 @pytest.fixture
 def files(tmp_path: Path, authority: Authority) -> Files:
     return Files(tmp_path / "files", authority)
@@ -139,9 +134,9 @@ def test_a_big_answer(port: int, authority: Authority) -> None:
     assert answered.endswith(BIG)
 
 
-def test_others(port: int, authority: Authority, other: Authority) -> None:
+def test_others(port: int, authority: Authority, stranger: Authority) -> None:
     assert is_kept_out(port, client(authority, None))
-    assert is_kept_out(port, client(authority, other.client("prometheus")))
+    assert is_kept_out(port, client(authority, stranger.client("prometheus")))
     assert is_kept_out(port, client(authority, authority.client("prometheus", expired=True)))
     assert is_kept_out(port, client(authority, authority.server()))  # it is no client's
     assert not is_kept_out(port, client(authority, authority.client("prometheus")))
@@ -179,14 +174,14 @@ def test_one_file_may_have_both_certificate_and_key(tmp_path: Path, authority: A
 # -- Files that change -------------------------------------------------------------------------------------------------
 
 
-def test_rotation(port: int, files: Files, authority: Authority, other: Authority) -> None:
-    before, after = client(authority, authority.client("prometheus")), client(other, authority.client("prometheus"))
+def test_rotation(port: int, files: Files, authority: Authority, stranger: Authority) -> None:
+    before, after = client(authority, authority.client("prometheus")), client(stranger, authority.client("prometheus"))
     assert ask(port, before) and is_kept_out(port, after)
-    files.rotate(other, authority)  # another server's certificate
+    files.rotate(stranger, authority)  # another server's certificate
     assert ask(port, after) and is_kept_out(port, before)
-    files.rotate(other, other)  # other clients
+    files.rotate(stranger, stranger)  # other clients
     assert is_kept_out(port, after)
-    assert ask(port, client(other, other.client("prometheus")))
+    assert ask(port, client(stranger, stranger.client("prometheus")))
 
 
 def spoil_key(files: Files, authority: Authority) -> None:
@@ -210,7 +205,7 @@ def spoil_certificate(files: Files, authority: Authority) -> None:
     ],
 )
 def test_a_bad_rotation_keeps_what_there_was(
-    spoil: Callable[[Files, Authority], None], cause: str, files: Files, authority: Authority, other: Authority
+    spoil: Callable[[Files, Authority], None], cause: str, files: Files, authority: Authority, stranger: Authority
 ) -> None:
     certificates = Certificates(files.paths)
     before = certificates.context()
@@ -221,7 +216,7 @@ def test_a_bad_rotation_keeps_what_there_was(
     assert (event["event"], event["cause"]) == ("metrics_certificates_unusable", cause)
     if spoil is spoil_certificate:
         Path(files.paths.certificate).symlink_to("..data/tls.crt")
-    files.rotate(other, authority)
+    files.rotate(stranger, authority)
     with capture_logs() as logs:
         assert certificates.context() is not before
     assert [one["event"] for one in logs] == ["metrics_certificates_read"]

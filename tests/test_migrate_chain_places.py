@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
@@ -23,13 +22,6 @@ WEB, EXTERNAL, RANGES, EMPTY = "10.96.30.1:80/TCP", "192.0.2.30:80/TCP", "198.51
 NODE_PORT = "NodePort 30103/TCP (IPv4)"
 SHOWN = {WEB, EXTERNAL, RANGES, EMPTY, NODE_PORT}
 OTHER = "table ip other {\n chain o {\n  type nat hook HOOK priority -100;\n  ip daddr 1.2.3.4 counter\n }\n}\n"
-
-
-@pytest.fixture
-def namespace() -> Iterator[Namespace]:
-    it = Namespace()
-    yield it
-    it.close()
 
 
 def look(namespace: Namespace, mode: str) -> Dataplane:

@@ -4,9 +4,7 @@ that both proxies do."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-
-import pytest
+from collections.abc import Callable
 
 from proxy.migrate import nft_entries
 from proxy.migrate.facts import NodeFacts
@@ -28,13 +26,6 @@ NO_LOSS_IN_NFTABLES = (
     "comment|size ",
 )
 Told = tuple[object, ...]
-
-
-@pytest.fixture
-def namespace() -> Iterator[Namespace]:
-    it = Namespace()
-    yield it
-    it.close()
 
 
 def told(made: Report) -> Told:

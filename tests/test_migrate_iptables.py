@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,6 @@ from tests.test_migrate_iptables_programs import write_program
 IP6 = recorded("iptables", "ip6tables-save.txt")
 EXPECTED = rows(recorded_world())
 NFT = needs("iptables-nft-restore", "iptables-nft-save")
-
-
-@pytest.fixture
-def namespace() -> Iterator[Namespace]:
-    it = Namespace()
-    yield it
-    it.close()
 
 
 def of(ip4: str, ip6: str = IP6) -> Dataplane:

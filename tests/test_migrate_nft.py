@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -24,13 +23,6 @@ TEXT = recorded("nftables", "nft-ruleset.txt")
 EXPECTED = rows(recorded_world())
 WEB, LOCAL, RANGES = "10.96.30.1:80/TCP", "NodePort 30103/TCP IPv4", "198.51.100.31:443/TCP"
 STICKY, EMPTY = "10.96.30.9:80/TCP", "10.96.30.10:80/TCP"
-
-
-@pytest.fixture
-def namespace() -> Iterator[Namespace]:
-    it = Namespace()
-    yield it
-    it.close()
 
 
 def of(namespace: Namespace, text: str) -> Dataplane:

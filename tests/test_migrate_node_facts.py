@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -235,13 +234,6 @@ table arp mine {
   chain in { type filter hook input priority 0; }
 }
 """
-
-
-@pytest.fixture
-def namespace() -> Any:
-    made = Namespace()
-    yield made
-    made.close()
 
 
 @pytest.mark.root

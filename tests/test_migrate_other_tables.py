@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
 
 import pytest
 
@@ -31,13 +30,6 @@ table inet firewalld {
   }
 }
 """
-
-
-@pytest.fixture
-def namespace() -> Iterator[Namespace]:
-    it = Namespace()
-    yield it
-    it.close()
 
 
 def of(namespace: Namespace, text: str) -> OtherTables:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -234,13 +233,6 @@ IN_NFTABLES: list[tuple[str, str, set[str] | None]] = [
     (SERVICE_WEB, "LINE\nmeta length 77 drop", {WEB}),
     ("chain endpoint-2EXGB2NP-default/sticky/tcp/p80tcp__10.244.1.3/8080 {", "LINE\nmeta length 77 return", {STICKY}),
 ]  # fmt: skip
-
-
-@pytest.fixture
-def namespace() -> Iterator[Namespace]:
-    it = Namespace()
-    yield it
-    it.close()
 
 
 def of_nftables(namespace: Namespace, text: str) -> Report:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import os
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ipaddress import ip_address
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from proxy import node_addresses
@@ -26,13 +24,6 @@ from tests.netns import in_new_namespace
 pytestmark = pytest.mark.root
 
 SECONDS = 20.0
-
-
-@pytest.fixture(autouse=True)
-def _all_events() -> Iterator[None]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
-    yield
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
 
 def ip(*commands: str) -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import logging
 import re
-from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from proxy.config import ClusterCIDR, Config, NodePortAddresses
@@ -26,13 +23,6 @@ from tests.objects import Object
 V4, V6 = Family.IPV4, Family.IPV6
 BOTH = frozenset(Family)
 RECORDED = Path(__file__).parent / "data/api/07-list-node.txt"
-
-
-@pytest.fixture(autouse=True)
-def _all_events() -> Iterator[None]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
-    yield
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
 
 def packed(*texts: str) -> tuple[bytes, ...]:

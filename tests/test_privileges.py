@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,14 +91,6 @@ def test_a_user_with_ambient_capabilities_keeps_what_is_needed_of_them() -> None
 def test_where_there_is_nothing_to_give_up(less: tuple[str, ...]) -> None:
     own, *_ = after_drop(before=(SETPRIV, *less, "--inh-caps", "-all"))
     assert sets(own)["CapPrm"] == (ADMIN if "net_admin" in less[1] else 0)
-
-
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """A directory that anybody can get into: pytest's own are closed again by each session that begins."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
 
 
 def test_a_file_that_only_root_may_read_by_privilege_can_be_read_later(public: Path) -> None:

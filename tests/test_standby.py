@@ -6,7 +6,7 @@ import ctypes
 import errno
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -193,13 +193,6 @@ def flush(world: World) -> None:
     """As `nft flush ruleset`."""
     world.kernel.commit([DeleteTable(LAYOUTS[family].table) for family in FAMILIES])
     world.handle(TablesTouched(tuple(Touched(family, is_rebuilt=True) for family in FAMILIES)))
-
-
-@pytest.fixture
-def namespace() -> Iterator[Namespace]:
-    made = Namespace()
-    yield made
-    made.close()
 
 
 @pytest.mark.root

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import inf
 
 import pytest
@@ -10,12 +9,6 @@ import pytest
 from integration.apiserver import FakeApi
 from integration.apiserver.faults import Place
 from tests.raw_client import A_MOMENT, PATIENCE, SERVICES, SLICES, WATCH, Client, body, get, lines, service, shown
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with FakeApi() as server:
-        yield server
 
 
 @pytest.mark.parametrize("end", ["reset", "closed"])

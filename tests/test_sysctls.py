@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from proxy import sysctls
@@ -24,13 +21,6 @@ NOTHING = Conntrack(max_per_core=0, tcp_established_timeout=0, tcp_close_wait_ti
 
 
 TIMES = {"tcp_timeout_established": 86400, "tcp_timeout_close_wait": 3600}
-
-
-@pytest.fixture(autouse=True)
-def _all_events() -> Iterator[None]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG))
-    yield
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
 
 def short(found: dict[str, int]) -> dict[str, int]:
