@@ -1,6 +1,6 @@
 """Packets for service ports without endpoints, as the kernel counts them, told by namespace, Service, port and protocol.
 
-The kernel has a counter for each address and NodePort (rules.layout.Ports.no_endpoints), and it is the truth: it goes on
+The kernel has a counter for each address and NodePort (rules.service_ports.Ports.no_endpoints), and it is the truth: it goes on
 when this process does not. What is kept here is what makes sums of those counters only grow while service ports
 lose addresses, or somebody else's doing makes counters begin anew.
 """
