@@ -157,7 +157,7 @@ class Agent:
         finally:
             if loading:
                 gc.enable()
-        problems = self.state.problems
+        problems = self.state.faults.news
         if problems:
             report(problems)
             self.reports.conflicts([problem for problem in problems if problem.is_conflict])

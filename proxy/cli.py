@@ -247,7 +247,7 @@ def _render(options: argparse.Namespace) -> None:
     for event in inbox.take():
         state.apply(event)
     ports = [port for port in state.everything().values() if port]
-    report(state.problems)
+    report(state.faults.news)
     made = settings(config)
     rule_options = made.options_on(state.node) or made.options
     addresses = made.nodeport_ips(state.node, ())

@@ -158,7 +158,7 @@ METRICS: Final = (
         Kind.GAUGE,
         "Objects with something that had to be left out, or that are left out as a whole; the log names them.",
         ("kind",),
-        lambda of: single((kind, of.agent.state.faulty[kind]) for kind in KINDS),
+        lambda of: single((kind, of.agent.state.faults.objects[kind]) for kind in KINDS),
     ),
     Metric(
         "kube_proxy_nft_unreadable_objects",
@@ -172,7 +172,7 @@ METRICS: Final = (
         Kind.GAUGE,
         "Service ports that an older Service has the address, protocol and port of.",
         (),
-        lambda of: one(of.agent.state.conflicts),
+        lambda of: one(len(of.agent.state.faults.conflicts)),
     ),
     Metric(
         "kube_proxy_nft_queued_events",

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from proxy.state import Problem
+from proxy.object_faults import Problem
 
 # Reasons, the API's machine-readable words. `Starting`, and the action with it, are kube-proxy's.
 STARTING: Final = "Starting"

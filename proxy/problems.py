@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from proxy.state import Problem
+from proxy.object_faults import Problem
 
 LOG = structlog.get_logger()
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
-
-from msgspec import Struct
 
 from proxy.addresses import Network, parse_network
 from proxy.claims import Claim, Claims
@@ -28,6 +25,7 @@ from proxy.model import (
     ServiceCIDR,
 )
 from proxy.nodes import ABSENT, NodeInfo, node_ips, read_node
+from proxy.object_faults import ObjectFaults
 from proxy.policy import Candidate, Place, choose_external, choose_internal, gather
 from proxy.reading import Item, ServiceReading, SliceReading, name_of, read
 from proxy.services import Name, PortInfo, Scope, ServiceInfo
@@ -41,26 +39,12 @@ MAX_TRIGGERS: Final = 10_000
 """More are not remembered while the kernel does not take what we have for it."""
 
 
-class Problem(Struct, frozen=True):
-    """Something of an object that had to be left out; the rest of the cluster works. For logs and counters.
-
-    is_conflict: it is in order by itself, and another Service, which is older, has what it claims.
-    """
-
-    kind: str
-    namespace: str
-    name: str
-    reason: str
-    is_conflict: bool = False
-
-
 class State:
     """node: this node's name, as in Endpoint.nodeName. bound: addresses that count as the node's (Settings.bound).
 
-    `problems` collects what was found since the caller last emptied it. `visited` counts the objects that were looked
-    at (Services, slices, endpoints), so that tests can see that the cost follows the change. `service_changes` and
-    `slice_changes` count those that were news. `faulty`: by kind, how many objects something is wrong with now.
-    `triggers`: of slices that changed since the first list and since the caller last emptied it: what for, and when
+    `faults`: what is wrong with objects. `visited` counts the objects that were looked at (Services, slices, endpoints),
+    so that tests can see that the cost follows the change. `service_changes` and `slice_changes` count those that were
+    news. `triggers`: of slices that changed since the first list and since the caller last emptied it: what for, and when
     (SliceReading.triggered).
     """
 
@@ -70,10 +54,9 @@ class State:
         """None: not listed yet; proxy.nodes.ABSENT: there is none."""
         self.bound = bound
         self.local_addresses: frozenset[bytes] = frozenset()
-        self.problems: list[Problem] = []
+        self.faults = ObjectFaults()
         self.visited = 0
         self.service_changes = self.slice_changes = 0
-        self.faulty: Counter[str] = Counter()
         self.triggers: list[tuple[Family, float]] = []
         self._services: dict[Name, ServiceInfo] = {}
         self._slices: dict[Name, dict[str, SliceInfo]] = {}
@@ -84,8 +67,6 @@ class State:
         self._health: set[Name] = set()
         self._udp: dict[bytes, UdpFlows] = {}
         self._udp_next: dict[bytes, UdpFlows] = {}
-        self._known_conflicts: dict[tuple[bytes, Name], Name] = {}
-        self._known_faults: dict[tuple[str, Name], tuple[str, ...]] = {}
         self._listed: set[str] = set()
 
     @property
@@ -97,11 +78,6 @@ class State:
     def is_listed(self) -> bool:
         """All kinds have been listed."""
         return set(KINDS) <= self._listed
-
-    @property
-    def conflicts(self) -> int:
-        """How many service ports do not have what an older Service has."""
-        return len(self._known_conflicts)
 
     @property
     def service_cidrs(self) -> tuple[Network, ...]:
@@ -192,20 +168,20 @@ class State:
         self.visited += 1
         match read(obj):
             case ServiceReading(name, info, faults):
-                self._faults(SERVICE, name, *faults)
+                self.faults.found(SERVICE, name, *faults)
                 self._set_service(name, info)
             case SliceReading(name, slice_info, faults, triggered):
-                self._faults(ENDPOINT_SLICE, name, *faults)
+                self.faults.found(ENDPOINT_SLICE, name, *faults)
                 self._set_slice(name, slice_info, triggered)
             case ServiceCIDR() as cidr:
                 self._put_service_cidr(cidr)
             case Node() as node if node.metadata.name == self.place.node:
                 node_info, node_faults = read_node(node)
-                self._faults(NODE, ("", self.place.node), *node_faults)
+                self.faults.found(NODE, ("", self.place.node), *node_faults)
                 self._set_node(node_info)
 
     def _delete(self, kind: str, name: Name) -> None:
-        self._faults(kind, name)
+        self.faults.found(kind, name)
         if kind == SERVICE:
             self._set_service(name, None)
         elif kind == ENDPOINT_SLICE:
@@ -246,7 +222,8 @@ class State:
             self._changed.add(port.key)
             if port.key not in mine:
                 self._claims.release(port.key, name)
-                self._known_conflicts.pop((port.key, name), None)
+                self.faults.no_conflict(port.key, name)
+                self.faults.fits(port.key)
         if new is None:
             return
         for port in new.ports:
@@ -283,7 +260,7 @@ class State:
                 networks.append(parse_network(text))
             except ValueError as error:
                 faults.append(f"spec.cidrs: {error}")
-        self._faults(SERVICE_CIDR, ("", obj.metadata.name), *faults)
+        self.faults.found(SERVICE_CIDR, ("", obj.metadata.name), *faults)
         self._cidrs[obj.metadata.name] = tuple(networks)
 
     def _set_node(self, new: NodeInfo) -> None:
@@ -328,6 +305,12 @@ class State:
             choice = choose_external(candidates, self.place, service.external_local)
         else:
             choice = choose_internal(candidates, self.place, service.internal_local)
+        most = max(len(choice.endpoints), len(choice.local))
+        if most > MAX_ENDPOINTS:
+            reason = f"port {port.name!r} has {most} endpoints; only {MAX_ENDPOINTS} are used"
+            self.faults.crowded(key, SERVICE, service.name, port.name, reason)
+        else:
+            self.faults.fits(key)
         if port.protocol == "UDP":
             serving = frozenset(endpoint(e.address, n) for e, n in candidates if e.conditions & Condition.SERVING)
             self._udp_next[key] = UdpFlows(serving, bool(choice.endpoints or choice.local))
@@ -337,25 +320,17 @@ class State:
         return ServicePort(
             key,
             _full_name(service.name, port),
-            self._packed(choice.endpoints, service.name, port),
+            _packed(choice.endpoints),
             tuple(hairpins),
             choice.drop,
             external,
             external and service.external_local,
-            self._packed(choice.local, service.name, port),
+            _packed(choice.local),
             service.timeout,
             self._sources(service, key) if port.scope is Scope.LOAD_BALANCER else None,
             service.scheduler,
             _identity(service, port, family) if service.timeout else 0,
         )
-
-    def _packed(self, chosen: Sequence[Candidate], name: Name, port: PortInfo) -> tuple[bytes, ...]:
-        topic = (f"endpoints of {port.name!r}", name)
-        if len(chosen) > MAX_ENDPOINTS and topic not in self._known_faults:
-            reason = f"port {port.name!r} has {len(chosen)} endpoints; only {MAX_ENDPOINTS} are used"
-            self._known_faults[topic] = (reason,)
-            self.problems.append(Problem(SERVICE, *name, reason))
-        return tuple([endpoint(e.address, number) for e, number in chosen[:MAX_ENDPOINTS]])
 
     def _sources(self, service: ServiceInfo, key: bytes) -> Sources | None:
         """Who may use a load balancer's address; None: everybody."""
@@ -376,28 +351,13 @@ class State:
             ]
         return tuple(address_range(n) for n in ipaddress.collapse_addresses(networks))  # type: ignore[type-var]
 
-    def _faults(self, kind: str, name: Name, *reasons: str) -> None:
-        """What is wrong with an object now: reported when it is news, not each time the object is seen again."""
-        if self._known_faults.get((kind, name), ()) == reasons:
-            return
-        if reasons:
-            self.faulty[kind] += (kind, name) not in self._known_faults
-            self._known_faults[kind, name] = reasons
-        else:
-            del self._known_faults[kind, name]
-            self.faulty -= Counter((kind,))  # which leaves no zeros
-        self.problems += [Problem(kind, *name, reason) for reason in reasons]
-
     def _report_conflict(self, loser: Claim) -> None:
-        holder = self._claims.holder(loser.port.key)
-        if holder is None or self._known_conflicts.get((loser.port.key, loser.service.name)) == holder.service.name:
-            return
-        self._known_conflicts[loser.port.key, loser.service.name] = holder.service.name
-        reason = (
-            f"{describe_key(loser.port.key)} belongs to Service {'/'.join(holder.service.name)}, which is older: "
-            "give one of them another address or port"
-        )
-        self.problems.append(Problem(SERVICE, *loser.service.name, reason, is_conflict=True))
+        key, name = loser.port.key, loser.service.name
+        holder = self._claims.holder(key)
+        if holder:
+            reason = f"{describe_key(key)} belongs to Service {'/'.join(holder.service.name)}, which is older: "
+            reason += "give one of them another address or port"
+            self.faults.conflict(key, SERVICE, name, holder.service.name, reason)
 
 
 def _identity(service: ServiceInfo, port: PortInfo, family: Family) -> int:
@@ -410,3 +370,7 @@ def _identity(service: ServiceInfo, port: PortInfo, family: Family) -> int:
 def _full_name(service: Name, port: PortInfo) -> str:
     """As kube-proxy names it: "namespace/name:port", without a colon for the unnamed port."""
     return f"{service[0]}/{service[1]}:{port.name}" if port.name else f"{service[0]}/{service[1]}"
+
+
+def _packed(chosen: Sequence[Candidate]) -> tuple[bytes, ...]:
+    return tuple([endpoint(e.address, number) for e, number in chosen[:MAX_ENDPOINTS]])

@@ -18,10 +18,11 @@ from proxy.events import Delete, Event, Failed, Inbox, Put, Replace, TablesTouch
 from proxy.healthz import Health
 from proxy.model import ENDPOINT_SLICE, KINDS, NODE, SERVICE, SERVICE_CIDR, KubeObject, convert
 from proxy.node_reports import NodeReports
+from proxy.object_faults import Problem
 from proxy.patience import RETRY_SECONDS, TOUCHED_SECONDS
 from proxy.refusals import explain
 from proxy.settings import Settings
-from proxy.state import Problem, State
+from proxy.state import State
 from proxy.tables import Nftables
 from rules.changes import Touched
 from rules.errors import Failure, TransactionError

@@ -246,15 +246,15 @@ def test_faulty_objects_and_conflicts() -> None:
     made = state(*first_lists())
 
     def faulty() -> Mapping[str, int]:
-        return dict(made.faulty)
+        return dict(made.faults.objects)
 
     made.apply(Put(obj(service("bad", "10.96.0.256"))))
     made.apply(Put(obj(service("bad", "10.96.0.257"))))
     made.apply(Put(triggered("web-2", "10.0.0.300", "")))
     made.apply(Put(obj(service("web-again", "10.96.0.1"))))
-    assert faulty() == {SERVICE: 1, ENDPOINT_SLICE: 1} and made.conflicts == 1
+    assert faulty() == {SERVICE: 1, ENDPOINT_SLICE: 1} and len(made.faults.conflicts) == 1
     made.apply(Put(obj(service("bad", "10.96.0.3"))))
     made.apply(Delete(SERVICE, "default", "web-again"))
-    assert faulty() == {ENDPOINT_SLICE: 1} and made.conflicts == 0
+    assert faulty() == {ENDPOINT_SLICE: 1} and len(made.faults.conflicts) == 0
     made.apply(Delete(ENDPOINT_SLICE, "default", "web-2"))
     assert faulty() == {} and address_of(CLUSTER) == bytes(4)

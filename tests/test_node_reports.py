@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.node_reports import PATIENCE, NodeReports
-from proxy.state import Problem
+from proxy.object_faults import Problem
 
 
 class Recorder:

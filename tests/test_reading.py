@@ -46,7 +46,7 @@ def test_the_state_makes_the_same_of_both(at_once: bool) -> None:
         else:
             for item in items:
                 state.apply(Put(item))
-        states.append((state.wanted(), state.problems))
+        states.append((state.wanted(), state.faults.news))
     assert states[0] == states[1]
     assert len(states[0][1]) == 2
 

@@ -10,7 +10,8 @@ import pytest
 from proxy.events import Delete, Event, Put, Replace
 from proxy.model import ENDPOINT_SLICE, NODE, SERVICE, SERVICE_CIDR, convert
 from proxy.nodes import ABSENT, NodeInfo
-from proxy.state import Problem, State
+from proxy.object_faults import Problem
+from proxy.state import State
 from rules.elements import ServicePort, describe_key
 from tests.objects import Object, endpoint_slice, service
 
@@ -55,8 +56,8 @@ class World:
 
     def problems(self) -> list[Problem]:
         """What was found since last asked."""
-        found = list(self.state.problems)
-        self.state.problems.clear()
+        found = list(self.state.faults.news)
+        self.state.faults.news.clear()
         return found
 
     def port(self, name: str) -> ServicePort:
@@ -252,7 +253,7 @@ def test_nothing_is_left_of_what_is_gone() -> None:
     for obj in [*objects, cidr("kubernetes")]:
         world.delete(obj)
     world.problems()
-    kept = vars(world.state) | vars(world.state._claims)
+    kept = vars(world.state) | vars(world.state._claims) | vars(world.state.faults)
     assert {name: held for name, held in kept.items() if isinstance(held, dict | set | list) and held} == {}
 
 
@@ -558,6 +559,24 @@ def test_more_endpoints_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) 
     assert world.leads_to() == [f"{A}:8080", f"{B}:8080"]
     assert "has 3 endpoints; only 2 are used" in world.problems()[0].reason
     assert world.put(endpoint_slice("web", B)).leads_to() == [f"{B}:8080", f"{C}:8080"]
+
+
+def test_too_many_endpoints_are_told_once_for_all_addresses_and_forgotten_when_they_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("proxy.state.MAX_ENDPOINTS", 1)
+    several = web(externalIPs=["192.0.2.1", "192.0.2.2"])
+    many, few = endpoint_slice("web", A, B), endpoint_slice("web", A)
+    world = World(several, many)
+    assert len(world.leads_to()) == 1 and len(world.problems()) == 1
+    world.put(endpoint_slice("web", A, B, C)).leads_to()
+    assert not world.problems() and len(world.state.faults.known) == 1
+    world.put(few).leads_to()
+    assert not world.state.faults.known
+    world.put(many).leads_to()
+    assert len(world.problems()) == 1
+    world.delete(several)
+    assert not world.state.faults.known
 
 
 def test_an_unknown_address_type() -> None:

@@ -20,12 +20,13 @@ from proxy.migrate.entries import Entry, of_service_port
 from proxy.migrate.facts import Facts, Interface
 from proxy.model import ENDPOINT_SLICE, KINDS, NODE, SERVICE, SERVICE_CIDR, BadObject
 from proxy.nodes import node_ips
+from proxy.object_faults import Problem
 from proxy.policy import LAST_RESORT, READY
 from proxy.reading import ServiceReading, SliceReading
 from proxy.reading import read as reduce
 from proxy.services import Name, ServiceInfo
 from proxy.settings import Settings, settings
-from proxy.state import Problem, State
+from proxy.state import State
 from proxy.unread import PLURAL
 from rules.diff import scratch
 from rules.elements import ServicePort
@@ -90,7 +91,7 @@ def read(facts: Facts) -> Ours:
     found.ports = {key: port for key, port in state.everything().items() if port}
     found.rivals = _rivals(found.services)
     found.node_ports = made.nodeport_ips(state.node, local)
-    found.problems = (*broken, *state.problems)
+    found.problems = (*broken, *state.faults.news)
     return found
 
 

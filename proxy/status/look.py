@@ -50,8 +50,8 @@ class Watcher(Protocol):
 
 def rejected(state: State, watchers: Sequence[Watcher] = ()) -> list[Rejected]:
     """What is left out now, and why, in the order of names."""
-    faults = _whole(lambda: list(state._known_faults.items()))
-    conflicts = _whole(lambda: list(state._known_conflicts.items()))
+    faults = _whole(lambda: list(state.faults.known.items()))
+    conflicts = _whole(lambda: list(state.faults.conflicts.items()))
     found = [
         # An object's own faults are by its kind, others by what they are about.
         Rejected(kind=kind if kind[:1].isupper() else "Service", namespace=name[0], name=name[1], reason=reason)
@@ -69,8 +69,8 @@ def rejected(state: State, watchers: Sequence[Watcher] = ()) -> list[Rejected]:
 
 def rejected_count(state: State, watchers: Sequence[Watcher] = ()) -> int:
     """How many that are."""
-    faults = sum(map(len, list(state._known_faults.values())))
-    return faults + len(state._known_conflicts) + sum(len(watcher.left_out) for watcher in watchers)
+    faults = sum(map(len, list(state.faults.known.values())))
+    return faults + len(state.faults.conflicts) + sum(len(watcher.left_out) for watcher in watchers)
 
 
 def holder_of(state: State, key: bytes) -> Name | None:
