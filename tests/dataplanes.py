@@ -11,7 +11,6 @@ import re
 import shutil
 import socket
 import struct
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +18,7 @@ from typing import TypeVar
 import pytest
 
 from rules.netlink import attribute
-from tests.netns import CLONE_NEWNET, Namespace
+from tests.netns import Namespace
 
 DATA = Path(__file__).parent / "data" / "dataplanes"
 NOBODY = 65534
@@ -41,24 +40,8 @@ def recorded(mode: str, name: str) -> str:
 
 
 def inside(namespace: Namespace, action: Callable[[], T], *, privileged: bool = True) -> T:
-    """Run `action` in a thread that is in the namespace; `privileged` False: as the user nobody."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            if _LIBC.setns(namespace.descriptor, CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), "setns")
-            results.append(action() if privileged else _as_nobody(action))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    """As Namespace.inside; `privileged` False: as the user nobody."""
+    return namespace.inside(action if privileged else lambda: _as_nobody(action))
 
 
 def _as_nobody(action: Callable[[], T]) -> T:

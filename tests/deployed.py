@@ -17,7 +17,7 @@ from typing import TypeVar
 from tests import container
 from tests.container import PROGRAM, Mount
 from tests.kustomize import Object
-from tests.netns import CLONE_NEWNET, Namespace
+from tests.netns import Namespace
 
 ADDRESS = "192.0.2.1"
 """The node's."""
@@ -87,21 +87,6 @@ def running(namespace: Namespace, daemonset: Object, mounts: list[Mount], *more:
     finally:
         engine.kill()
         engine.wait()
-
-
-def inside(namespace: Namespace, action: Callable[[], T]) -> T:
-    """Run it in a thread of this namespace; threads that it starts are there, too."""
-    results: list[T] = []
-
-    def body() -> None:
-        if _LIBC.setns(namespace.descriptor, CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), "setns")
-        results.append(action())
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    return results[0]
 
 
 def get(namespace: Namespace, port: int, path: str = "/") -> int:

@@ -160,18 +160,19 @@ def identity(obj: KubeObject) -> tuple[str, str, str]:
     return kind, obj.metadata.namespace if kind in (SERVICE, ENDPOINT_SLICE) else "", obj.metadata.name
 
 
-def remember(cluster: Cluster, event: Event) -> None:
-    """The plain meaning of an event, for comparison: what exists after it."""
-    match event:
-        case Put(obj):
-            cluster[identity(obj)] = obj
-        case Delete(kind, namespace, name):
-            cluster.pop((kind, namespace, name), None)
-        case Replace(kind, objects):
-            for key in [key for key in cluster if key[0] == kind]:
-                del cluster[key]
-            for obj in objects:
+def remember(cluster: Cluster, *events: Event) -> None:
+    """The plain meaning of events, for comparison: what exists after them."""
+    for event in events:
+        match event:
+            case Put(obj):
                 cluster[identity(obj)] = obj
+            case Delete(kind, namespace, name):
+                cluster.pop((kind, namespace, name), None)
+            case Replace(kind, objects):
+                for key in [key for key in cluster if key[0] == kind]:
+                    del cluster[key]
+                for obj in objects:
+                    cluster[identity(obj)] = obj
 
 
 def listing(cluster: Cluster) -> list[Event]:

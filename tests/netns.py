@@ -18,13 +18,17 @@ T = TypeVar("T")
 
 def in_new_namespace(action: Callable[[], T]) -> T:
     """Run `action` in a thread that has just moved into a new network namespace. Needs CAP_SYS_ADMIN."""
+    return _in_thread(lambda: _LIBC.unshare(CLONE_NEWNET), action)
+
+
+def _in_thread(move: Callable[[], int], action: Callable[[], T]) -> T:
     results: list[T] = []
     errors: list[BaseException] = []
 
     def body() -> None:
         try:
-            if _LIBC.unshare(CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), "unshare(CLONE_NEWNET): run the tests as root")
+            if move():
+                raise OSError(ctypes.get_errno(), "entering a network namespace: run the tests as root")
             results.append(action())
         except BaseException as error:
             errors.append(error)
@@ -45,6 +49,10 @@ class Namespace:
             return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC), Kernel()
 
         self.descriptor, self.kernel = in_new_namespace(enter)
+
+    def inside(self, action: Callable[[], T]) -> T:
+        """Run `action` in a thread in it. Sockets that it makes stay there, and so do threads that it starts."""
+        return _in_thread(lambda: _LIBC.setns(self.descriptor, CLONE_NEWNET), action)
 
     def close(self) -> None:
         self.kernel.close()

@@ -85,8 +85,7 @@ def test_a_restart_commits_nothing_and_goes_on(before: list[list[Event]], after:
     with empty(FakeKernel) as (kernel, agent):
         cluster: Cluster = {}
         for batch in before:
-            for event in batch:
-                remember(cluster, event)
+            remember(cluster, *batch)
             agent.handle(batch)
         agent.handle(listing(cluster))
         state = known(cluster, seed)
@@ -100,8 +99,7 @@ def test_a_restart_commits_nothing_and_goes_on(before: list[list[Event]], after:
         assert state.service_cidrs == cidrs
         for batch in after[:3]:
             batch = [e for e in batch if not isinstance(e, Put | Delete | Replace) or "CIDR" not in repr(e)]
-            for event in batch:
-                remember(cluster, event)
+            remember(cluster, *batch)
             go_on(kernel, state, {family: taken[family].programmed for family in Family}, batch)
             check(kernel, cluster)
         agent.state, agent.tables.programmed = state, {family: taken[family].programmed for family in Family}
@@ -114,12 +112,10 @@ def test_what_was_missed_is_all_that_is_committed(before: list[list[Event]], mis
     with empty(FakeKernel) as (kernel, agent):
         cluster: Cluster = {}
         for batch in before:
-            for event in batch:
-                remember(cluster, event)
+            remember(cluster, *batch)
             agent.handle(batch)
         for batch in missed[:2]:
-            for event in batch:
-                remember(cluster, event)
+            remember(cluster, *batch)
         state = known(cluster)
         taken = adopted(kernel, state)
         for family in Family:
@@ -175,8 +171,7 @@ def test_damage_is_mended_by_differences(batches: list[list[Event]], seed: int, 
     programmed = {family: Programmed(family) for family in Family}
     for batch in batches:
         batch = [e for e in batch if "CIDR" not in repr(e)]
-        for event in batch:
-            remember(cluster, event)
+        remember(cluster, *batch)
         go_on(kernel, state, programmed, batch)
     healthy = {family: repr_of(kernel.dump(LAYOUTS[family].table)) for family in Family}
     damaged(kernel, random.Random(seed), count)
@@ -213,8 +208,7 @@ def world(request: pytest.FixtureRequest) -> tuple[Any, State]:
     make: Callable[[], Any] = request.param
     kernel = make()
     cluster: Cluster = {}
-    for event in WEB:
-        remember(cluster, event)
+    remember(cluster, *WEB)
     state = known(cluster)
     for family, layout in LAYOUTS.items():
         plan = Programmed(family).plan(

@@ -86,13 +86,11 @@ class World:
         self.cluster: Cluster = {}
 
     def handle(self, *events: Event) -> None:
-        for event in events:
-            remember(self.cluster, event)
+        remember(self.cluster, *events)
         self.agent.handle(events)
 
     def start(self, *events: Event) -> World:
-        for event in events:
-            remember(self.cluster, event)
+        remember(self.cluster, *events)
         self.agent.handle(listing(self.cluster))
         return self
 
@@ -214,8 +212,7 @@ class Script(Inbox):
 def scripted(world: World, *timed: tuple[float, list[Event]], end: float = 1e9) -> Script:
     world.agent.inbox = inbox = Script(world.clock, *timed, end=end)
     for _, events in timed:
-        for event in events:
-            remember(world.cluster, event)
+        remember(world.cluster, *events)
     return inbox
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +15,7 @@ from integration.relay import Relay
 from integration.rest import Object
 from tests.apis import Environment, endpoint_slice, env, node, service
 from tests.histories import NODE_NAME
-from tests.netns import CLONE_NEWNET, Namespace
+from tests.netns import Namespace
 from tests.test_end_to_end import Node
 
 __all__ = ["env"]
@@ -28,16 +26,7 @@ USER = "system:kube-proxy"  # with what kube-proxy is allowed to do
 
 def listener(namespace: Namespace, port: int) -> socket.socket:
     """A socket of the namespace, bound to this port of its loopback."""
-    made: list[socket.socket] = []
-
-    def body() -> None:
-        assert ctypes.CDLL(None, use_errno=True).setns(namespace.descriptor, CLONE_NEWNET) == 0
-        made.append(socket.create_server(("127.0.0.1", port)))
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    return made[0]
+    return namespace.inside(lambda: socket.create_server(("127.0.0.1", port)))
 
 
 class Cluster:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +21,7 @@ from rules.objects import Chain, Family, Set, Table
 from rules.table_reader import TableReader
 from rules.transaction import AddChain, AddElement, DeleteElement, DeleteTable, FlushChain, Operation
 from tests.histories import BATCHES, Cluster, listing, remember
-from tests.netns import CLONE_NEWNET, Namespace
+from tests.netns import Namespace
 from tests.objects import endpoint_slice, service
 from tests.test_adopt import check, damaged
 from tests.test_agent import WEB, World, put, scripted
@@ -83,8 +81,7 @@ def test_what_is_wrong_is_found_and_mended(batches: list[list[Event]], seed: int
     cluster: Cluster = {}
     with empty(FakeKernel) as (kernel, agent):
         for batch in batches:
-            for event in batch:
-                remember(cluster, event)
+            remember(cluster, *batch)
             agent.handle(batch)
         damaged(kernel, rand, count)
         for touched in agent.tables.audit(FakeReader(kernel, rand.randint(1, 9))):
@@ -302,16 +299,7 @@ def test_a_set_that_was_flushed_is_put_right_in_one_go() -> None:
 
 @pytest.fixture
 def here(namespace: Namespace) -> tuple[Namespace, TableReader]:
-    readers: list[TableReader] = []
-
-    def body() -> None:
-        assert ctypes.CDLL(None).setns(namespace.descriptor, CLONE_NEWNET) == 0
-        readers.append(TableReader())
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    return namespace, readers[0]
+    return namespace, namespace.inside(TableReader)
 
 
 def of_the_kernel(namespace: Namespace) -> World:

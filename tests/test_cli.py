@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import json
 import os
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from proxy.errors import EXIT_CODES
 from rules.errors import Failure, KernelUnreachable, TransactionError
 from rules.layout import LAYOUTS
 from rules.objects import Family, Table
-from tests.netns import CLONE_NEWNET, Namespace
+from tests.netns import Namespace
 from tests.objects import endpoint_slice, list_of, service
 
 REPO = Path(__file__).parents[1]
@@ -813,14 +811,8 @@ def test_a_signal_ends_run_whatever_it_does(
 
 def server_in(namespace: Namespace) -> socket.socket:
     """One that accepts connections on its loopback interface, and never answers."""
-
-    def listen() -> socket.socket:
-        assert ctypes.CDLL(None).setns(namespace.descriptor, CLONE_NEWNET) == 0
-        return socket.create_server(("127.0.0.1", 0))
-
     namespace.run("ip", "link", "set", "lo", "up")
-    with ThreadPoolExecutor() as other_thread:
-        return other_thread.submit(listen).result()
+    return namespace.inside(lambda: socket.create_server(("127.0.0.1", 0)))
 
 
 @pytest.mark.parametrize("answers", [False, True], ids=["unreachable", "stalled"])

@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 
 from integration import privileges
 from integration.cluster import SERVICE_CIDRS, endpoint_slice, node, port, service
-from integration.namespaces import CLONE_NEWNET, _libc
 from integration.namespaces import Namespace as Named
 from integration.topology import Bed, Host
 from integration.traffic import until
@@ -33,7 +32,7 @@ from rules.elements import endpoint, node_port_key, service_key
 from rules.kernel import Kernel
 from rules.netlink_socket import Replies
 from rules.objects import Family
-from tests.netns import Namespace, in_new_namespace
+from tests.netns import Namespace
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs network namespaces: run as root")
 SILENT, ANSWERING = 7000, 7001
@@ -399,12 +398,7 @@ class Table:
 
     def inside(self, action: Callable[[], Any]) -> Any:
         """In a thread of the namespace. Threads that it starts are there, too."""
-
-        def enter() -> Any:
-            assert not _libc.setns(self.namespace.descriptor, CLONE_NEWNET)
-            return action()
-
-        return in_new_namespace(enter)
+        return self.namespace.inside(action)
 
     def add(
         self, source: int, to: str, leads_to: str = "", number: int = 53, protocol: int = UDP, zone: int = 0

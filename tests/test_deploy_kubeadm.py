@@ -14,7 +14,7 @@ from proxy.apiserver import Connection
 from proxy.node_events import EventRecorder
 from tests import container, kustomize
 from tests.container import NODE, Mount
-from tests.deployed import ADDRESS, WAIT, inside, probe, running, wait_until
+from tests.deployed import ADDRESS, WAIT, probe, running, wait_until
 from tests.kustomize import Key, Object
 from tests.netns import Namespace
 from tests.objects import endpoint_slice, service
@@ -67,7 +67,7 @@ def api(namespace: Namespace, account: Path, objects: dict[Key, Object]) -> Iter
     server.put(service("web", "10.96.0.1"))
     server.put(endpoint_slice("web", "10.244.0.1"))
     assert namespace.run("ip", "link", "set", "lo", "up").returncode == 0
-    inside(namespace, server.start)
+    namespace.inside(server.start)
     yield server
     server.stop()
 

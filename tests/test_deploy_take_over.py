@@ -16,7 +16,7 @@ import pytest
 from tests import container, kustomize
 from tests.container import NODE, Mount
 from tests.dataplanes import needs, restore_addresses, restore_ipsets, restore_iptables, restore_nftables
-from tests.deployed import ADDRESS, inside, running
+from tests.deployed import ADDRESS, running
 from tests.kustomize import Object
 from tests.netns import Namespace
 from tests.objects import endpoint_slice, list_of, service
@@ -107,7 +107,7 @@ def test_while_kube_proxys_pod_is_there_it_waits(namespace: Namespace, daemonset
     """It answers at its port; its process is not to be seen from the pod."""
     restore_iptables(namespace, "iptables", "nft")
     assert namespace.run("ip", "link", "set", "lo", "up").returncode == 0
-    server = inside(namespace, lambda: http.server.ThreadingHTTPServer(METRICS, _KubeProxy))
+    server = namespace.inside(lambda: http.server.ThreadingHTTPServer(METRICS, _KubeProxy))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         with running(namespace, daemonset, mounts, CLUSTER) as agent:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import random
@@ -10,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +23,7 @@ from rules.errors import KernelUnreachable
 from rules.layout import LAYOUTS
 from rules.objects import Family
 from tests.histories import NODE_NAME, Cluster, identity
-from tests.netns import CLONE_NEWNET, Namespace
+from tests.netns import Namespace
 from tests.objects import Object, endpoint_slice, list_of, service
 from tests.test_histories import content, from_scratch
 
@@ -122,22 +120,6 @@ def api(namespace: Namespace, node: Node) -> Iterator[FakeApi]:
     server = FakeApi()
     yield server
     server.stop()
-
-
-def within(namespace: Namespace, action: Callable[[], object]) -> None:
-    """Run in a thread in the namespace: sockets made there stay there."""
-
-    def body() -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        assert libc.setns(namespace.descriptor, CLONE_NEWNET) == 0
-        action()
-        done.append(True)
-
-    done: list[bool] = []
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    assert done
 
 
 def write(directory: Path, name: str, *objects: Object) -> None:
@@ -375,7 +357,7 @@ def test_a_second_agent_names_the_first_and_touches_nothing(node: Node, manifest
 
 
 def start(node: Node, api: FakeApi) -> None:
-    within(node.namespace, api.start)
+    node.namespace.inside(api.start)
 
 
 def test_objects_of_the_api_server_reach_the_kernel(node: Node, api: FakeApi, tmp_path: Path) -> None:

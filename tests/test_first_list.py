@@ -11,7 +11,7 @@ from integration.apiserver.server import FakeApi, error_line
 from proxy.model import KINDS
 from tests.netns import Namespace
 from tests.objects import endpoint_slice, service
-from tests.test_end_to_end import Node, eventually, within
+from tests.test_end_to_end import Node, eventually
 
 pytestmark = pytest.mark.root
 
@@ -28,7 +28,7 @@ def node(namespace: Namespace, tmp_path: Path) -> Iterator[Node]:
 @pytest.fixture
 def api(node: Node) -> Iterator[FakeApi]:
     server = FakeApi()
-    within(node.namespace, server.start)
+    node.namespace.inside(server.start)
     yield server
     server.stop()
 

@@ -178,8 +178,7 @@ def test_diffs_add_up_to_what_a_fresh_start_gives(batches: list[list[Event]], se
     with empty(FakeKernel) as (kernel, agent):
         cluster: Cluster = {}
         for batch in batches:
-            for event in batch:
-                remember(cluster, event)
+            remember(cluster, *batch)
             agent.handle(batch)
             expected = from_scratch(cluster, seed)
             for family, layout in LAYOUTS.items():
@@ -208,8 +207,7 @@ def test_a_list_of_what_is_known_commits_nothing(batches: list[list[Event]]) -> 
     with empty(FakeKernel) as (kernel, agent):
         cluster: Cluster = {}
         for batch in batches:
-            for event in batch:
-                remember(cluster, event)
+            remember(cluster, *batch)
             agent.handle(batch)
         before = kernel.transactions
         agent.handle(listing(cluster))

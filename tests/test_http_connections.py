@@ -24,7 +24,7 @@ from proxy.http_connections import MAX_CONNECTIONS, MAX_READS, SHARE, SMALL, Con
 from proxy.http_message import Request, Response, ends_there
 from proxy.page_server import PageServer
 from rules.objects import Family
-from tests.deployed import inside, wait_until
+from tests.deployed import wait_until
 from tests.netns import Namespace
 from tests.objects import endpoint_slice, list_of, service
 from tests.test_end_to_end import Node, manifests, node
@@ -386,7 +386,7 @@ def test_thousands_at_once(namespace: Namespace, attacker: Namespace, how: str, 
         [Family.IPV4],
         lambda request: page if request.path == "/big" else Response(HTTPStatus.OK, b"ok"),
     )
-    inside(namespace, server.start)
+    namespace.inside(server.start)
     done, stop = [0], threading.Event()
 
     def work() -> None:

@@ -48,8 +48,7 @@ def test_every_element_can_be_told_from_what_is_known(batches: list[list[Event]]
     with empty(FakeKernel) as (kernel, agent):
         cluster: Cluster = {}
         for batch in batches:
-            for event in batch:
-                remember(cluster, event)
+            remember(cluster, *batch)
             agent.handle(batch)
         for family, layout in LAYOUTS.items():
             table, programmed = kernel.dump(layout.table), agent.tables.programmed[family]

@@ -22,7 +22,7 @@ from proxy.reading import TRIGGER_TIME
 from tests.dataplanes import recorded
 from tests.netns import Namespace
 from tests.objects import endpoint_slice, service
-from tests.test_end_to_end import Node, api, eventually, node, within
+from tests.test_end_to_end import Node, api, eventually, node
 from tests.test_metrics_tls import ask, client, is_kept_out
 
 __all__ = ["api", "node"]
@@ -50,7 +50,7 @@ def fetch(node: Node, path: str, accept: str = "") -> tuple[int, str, str]:
         found.append((said.status, said.headers["Content-Type"], said.read().decode()))
         connection.close()
 
-    within(node.namespace, ask)
+    node.namespace.inside(ask)
     return found[0]
 
 
@@ -80,7 +80,7 @@ def shape(metric: Metric) -> tuple[str, set[frozenset[str]], set[str]]:
 def running(node: Node, api: FakeApi, namespace: Namespace, tmp_path: Path) -> Node:
     for obj in (service("web", "10.96.0.1"), endpoint_slice("web", "10.244.0.1", "10.244.0.2"), *LOCAL):
         api.put(obj)
-    within(namespace, api.start)
+    namespace.inside(api.start)
     node.start("--kubeconfig", api.kubeconfig(tmp_path / "kubeconfig"))
     node.logged("programmed")
     node.logged("udp_flows_compared")
@@ -176,7 +176,7 @@ def test_the_other_pages(running: Node) -> None:
 
 
 def test_over_tls(node: Node, api: FakeApi, namespace: Namespace, tmp_path: Path, authority: Authority) -> None:
-    within(namespace, api.start)
+    namespace.inside(api.start)
     certificate, key = authority.server()
     flags = (
         "--metrics-tls-cert-file",
@@ -189,10 +189,10 @@ def test_over_tls(node: Node, api: FakeApi, namespace: Namespace, tmp_path: Path
     node.start("--kubeconfig", api.kubeconfig(tmp_path / "kubeconfig"), *flags)
     node.logged("programmed")
     answers: list[bytes] = []
-    within(namespace, lambda: answers.append(ask(10249, client(authority, authority.client("prometheus")))))
+    namespace.inside(lambda: answers.append(ask(10249, client(authority, authority.client("prometheus")))))
     assert b"kubeproxy_sync_proxy_rules_duration_seconds_bucket" in answers[0]
     kept_out: list[bool] = []
-    within(namespace, lambda: kept_out.append(is_kept_out(10249, client(authority, None))))
+    namespace.inside(lambda: kept_out.append(is_kept_out(10249, client(authority, None))))
     assert kept_out == [True]
 
 

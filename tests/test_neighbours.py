@@ -52,7 +52,6 @@ from rules.netlink import (
     u32,
 )
 from rules.tables import create
-from tests.deployed import inside
 from tests.histories import NODE_NAME, listing, remember
 from tests.netns import Namespace
 from tests.objects import endpoint_slice, list_of, service
@@ -71,7 +70,7 @@ def look(namespace: Namespace) -> list[Neighbour]:
         with Lookout() as lookout:
             return lookout.neighbours()
 
-    return inside(namespace, body)
+    return namespace.inside(body)
 
 
 @needs_root
@@ -126,7 +125,7 @@ def test_whatever_a_message_holds(body: bytes) -> None:
 
 @needs_root
 def test_one_that_comes_is_heard_of(namespace: Namespace) -> None:
-    watch = inside(namespace, lambda: KernelWatch(namespace.kernel.port))
+    watch = namespace.inside(lambda: KernelWatch(namespace.kernel.port))
     for layout in LAYOUTS.values():
         namespace.kernel.commit(create(layout, Options(), ()))
     namespace.nft("add table ip x; add chain ip x far { type nat hook prerouting priority -99; }; add chain ip x c")
@@ -276,7 +275,7 @@ def newer(namespace: Namespace) -> None:
                     assert error_of(reply)[0] == 0, (reply.sequence, os.strerror(error_of(reply)[0]))
                     left -= 1
 
-    inside(namespace, send)
+    namespace.inside(send)
 
 
 RULES = 50_000
@@ -303,7 +302,7 @@ def test_iptables_is_nothing_to_worry_about_but_for_kube_proxy_s(
     namespace.run("iptables-nft", "-t", "nat", "-A", "PREROUTING", "-j", "RETURN")
     iptables(namespace, *chains)
     with capture_logs() as logs:
-        inside(namespace, lambda: Neighbours().look())
+        namespace.inside(lambda: Neighbours().look())
     assert {log["log_level"] for log in logs} == {"warning" if "kube-proxy" in users else "info"}
     assert {(log["family"], log["table"], log["program"]) for log in logs} >= {("ip", "nat", "iptables")}
     by_family = {log["family"]: log["used_by"] for log in logs}
@@ -355,7 +354,7 @@ def life(namespace: Namespace, counted: Counted) -> list[tuple[str, list[Any], C
     """What an agent commits, and what it reads for that, at each step of its life."""
     steps: list[tuple[str, list[Any], Counter[int]]] = []
     cluster: dict[Any, Any] = {}
-    watch = inside(namespace, lambda: KernelWatch(namespace.kernel.port))
+    watch = namespace.inside(lambda: KernelWatch(namespace.kernel.port))
 
     def step(name: str, agent: Agent, *events: Event) -> None:
         with capture_logs() as logs:
@@ -371,21 +370,19 @@ def life(namespace: Namespace, counted: Counted) -> list[tuple[str, list[Any], C
             found += told
         return TablesTouched(tuple(found))
 
-    for event in WEB:
-        remember(cluster, event)
+    remember(cluster, *WEB)
     counted.take()
     agent = Agent(State(NODE_NAME), namespace.kernel, Inbox())
     step("start", agent, *listing(cluster))
     change = put(service("new", "10.96.0.9"), endpoint_slice("new", "10.244.0.3", "10.244.0.4"))
-    for event in change:
-        remember(cluster, event)
+    remember(cluster, *change)
     step("sync", agent, *change)
     namespace.nft("flush", "chain", "ip", "kube-proxy-nft", "services")
     step("repair of a chain", agent, heard())
     namespace.nft("delete", "table", "ip", "kube-proxy-nft")
     step("repair of a table", agent, heard())
     namespace.kernel.close()
-    namespace.kernel = inside(namespace, Kernel)
+    namespace.kernel = namespace.inside(Kernel)
     step("restart", Agent(State(NODE_NAME), namespace.kernel, Inbox()), *listing(cluster))
     watch.close()
     return steps
@@ -422,7 +419,7 @@ def test_none_of_them_has_an_effect(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_root
 def test_a_firewall_that_loads_50_000_rules_is_no_reason_to_look(namespace: Namespace) -> None:
     """Nothing that is told is lost, though it comes all at once."""
-    watch = inside(namespace, lambda: KernelWatch(namespace.kernel.port))
+    watch = namespace.inside(lambda: KernelWatch(namespace.kernel.port))
     for layout in LAYOUTS.values():
         namespace.kernel.commit(create(layout, Options(), ()))
     many(namespace)

@@ -23,7 +23,7 @@ from rules.probe import Missing, probe
 from rules.table_reader import TableReader
 from rules.tables import create, replace
 from rules.transaction import DeleteElement, DeleteTable
-from tests.netns import Namespace, in_new_namespace
+from tests.netns import Namespace
 
 V4 = LAYOUTS[Family.IPV4]
 POD = endpoint(bytes([10, 244, 0, 1]), 8080)
@@ -391,17 +391,9 @@ def table(namespace: Namespace) -> Iterator[tuple[Namespace, TableReader]]:
         *(port(service_key(bytes([10, 98, 0, i]), 17, i), name="d/n") for i in range(1, 99)),
     ]
     namespace.kernel.commit([*create(V4, Options(), ()), *scratch(Family.IPV4, ports).operations])
-    reader: list[TableReader] = []
-
-    def enter() -> None:
-        import ctypes
-
-        assert ctypes.CDLL(None).setns(namespace.descriptor, 0x40000000) == 0
-        reader.append(TableReader())
-
-    in_new_namespace(enter)
-    yield namespace, reader[0]
-    reader[0].close()
+    reader = namespace.inside(TableReader)
+    yield namespace, reader
+    reader.close()
 
 
 def test_counters_are_read_from_the_kernel_and_survive_a_listing(table: tuple[Namespace, TableReader]) -> None:

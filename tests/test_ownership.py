@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,7 +27,7 @@ from rules.ownership import can_own
 from rules.tables import remove
 from rules.transaction import AddChain, AddTable, DeleteTable, Operation
 from tests.histories import NODE_NAME, listing
-from tests.netns import CLONE_NEWNET, Namespace
+from tests.netns import Namespace
 from tests.objects import endpoint_slice, service
 from tests.test_agent import WEB, Stubborn, World, put
 
@@ -55,16 +53,8 @@ class Sockets:
             self.now = self._open()
 
     def _open(self) -> Kernel:
-        made: list[Kernel] = []
-
-        def body() -> None:
-            assert self._namespace and ctypes.CDLL(None).setns(self._namespace.descriptor, CLONE_NEWNET) == 0
-            made.append(Kernel())
-
-        thread = threading.Thread(target=body)
-        thread.start()
-        thread.join()
-        return made[0]
+        assert self._namespace
+        return self._namespace.inside(Kernel)
 
     def refusals(self, *operations: Operation) -> list[int]:
         with pytest.raises(TransactionError) as caught:

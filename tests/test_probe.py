@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import ipaddress
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -90,7 +88,7 @@ def test_nobody_notices_that_it_was_tried(namespace: Namespace) -> None:
         listener.setblocking(False)
         return listener
 
-    with in_namespace(namespace, listen) as listener:
+    with namespace.inside(listen) as listener:
         namespace.kernel.commit([AddTable(V4.table)])
         assert drain(listener)
         before = namespace.nft("list", "ruleset"), generation(namespace.kernel)
@@ -101,20 +99,6 @@ def test_nobody_notices_that_it_was_tried(namespace: Namespace) -> None:
         namespace.kernel.commit([AddTable(V6.table)])
         assert drain(listener)
         assert generation(namespace.kernel) != before[1]
-
-
-def in_namespace(namespace: Namespace, action: Callable[[], T]) -> T:
-    """Run it in a thread in there."""
-    made: list[T] = []
-
-    def body() -> None:
-        assert ctypes.CDLL(None).setns(namespace.descriptor, 0) == 0
-        made.append(action())
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    return made[0]
 
 
 def drain(listener: socket.socket) -> int:

@@ -36,7 +36,6 @@ from rules.wire import group_of
 from tests.histories import BATCHES, NODE_NAME
 from tests.netns import Namespace
 from tests.test_histories import Content, _settled, content, without_empty
-from tests.test_probe import in_namespace
 
 V4, V6 = LAYOUTS[Family.IPV4], LAYOUTS[Family.IPV6]
 Refuse = Callable[[Operation], int]
@@ -734,7 +733,7 @@ def test_a_table_of_the_kernel_that_was_deleted(namespace: Namespace) -> None:
 
 
 def test_a_table_of_the_kernel_that_belongs_to_another(namespace: Namespace) -> None:
-    owner = in_namespace(namespace, Kernel)
+    owner = namespace.inside(Kernel)
     owned = text(1, V4.table.name) + u32(2, 1 << 1)  # NFT_TABLE_F_OWNER
     owner._socket.send(
         batch_mark(BATCH_BEGIN, 1) + message(NEWTABLE, NLM_F_CREATE, 2, Family.IPV4, owned) + batch_mark(BATCH_END, 3)

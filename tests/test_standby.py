@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import math
 import re
@@ -33,7 +32,7 @@ from rules.objects import OWNED, OWNER, Chain, Family, Hook, Set, Table
 from rules.transaction import AddChain, AddElement, AddSet, AddTable, DeleteElement, DeleteTable, FlushChain, Operation
 from tests.histories import BATCHES, NODE_NAME, listing
 from tests.meddling import Meddling, add_chain, ever_worse, flush_ruleset, take_elements
-from tests.netns import CLONE_NEWNET, Namespace, in_new_namespace
+from tests.netns import Namespace
 from tests.objects import endpoint_slice, service
 from tests.test_agent import WEB, Clock, Stubborn, World, put
 
@@ -198,11 +197,11 @@ def flush(world: World) -> None:
 @pytest.mark.root
 def test_the_kernel_takes_it(namespace: Namespace) -> None:
     """With every kind of service port; the kernel's own words of both tables."""
-    second = inside(namespace, Kernel)
+    second = namespace.inside(Kernel)
     kept = Standby(lambda: second)
     agent = Agent(State(NODE_NAME), namespace.kernel, World().inbox, standby=kept)
     agent.handle(listing({}))
-    watch = inside(namespace, lambda: KernelWatch(namespace.kernel.port))
+    watch = namespace.inside(lambda: KernelWatch(namespace.kernel.port))
     agent.handle(put(*many(1)))
     for turn in range(2, 6):
         agent.handle(put(*many(turn)))
@@ -217,7 +216,7 @@ def test_the_kernel_takes_it(namespace: Namespace) -> None:
         same(namespace.kernel.dump(LAYOUTS[family].table), namespace.kernel.dump(standby.table(family)))
     assert namespace.run("nft", "delete", "table", "ip", standby.NAME).returncode
     assert "Operation not permitted" in namespace.run("nft", "flush", "chain", "ip", standby.NAME, "services").stderr
-    with inside(namespace, Lookout) as lookout:
+    with namespace.inside(Lookout) as lookout:
         assert lookout.neighbours() == [], "our own standby is no neighbour of ours"
     assert standby.NAME in namespace.nft("list", "ruleset")
     namespace.nft("flush", "ruleset")
@@ -243,16 +242,6 @@ def many(turn: int) -> list[dict[str, Any]]:
     turns = service("turns", "10.96.0.9")
     turns["metadata"]["annotations"] = {"kube-proxy-nft/scheduler": "rr" if turn % 2 else "sh"}
     return [*found, turns, endpoint_slice("turns", f"10.244.{turn}.1", f"10.244.{turn}.2")]
-
-
-def inside(namespace: Namespace, make: Callable[[], Any]) -> Any:
-    """Made in that namespace."""
-
-    def enter() -> Any:
-        assert ctypes.CDLL(None).setns(namespace.descriptor, CLONE_NEWNET) == 0
-        return make()
-
-    return in_new_namespace(enter)
 
 
 @pytest.mark.parametrize("hook", [Hook("first", 0, -101), Hook("behind", 0, -99)], ids=lambda hook: hook.name)

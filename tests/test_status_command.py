@@ -28,7 +28,7 @@ from proxy.status.text import text as shown
 from proxy.tls import Certificates, wrapping
 from proxy.tls_files import TlsFiles
 from rules.objects import Family
-from tests.deployed import inside, wait_until
+from tests.deployed import wait_until
 from tests.netns import Namespace
 from tests.objects import endpoint_slice, service
 from tests.status_world import StatusWorld
@@ -235,7 +235,7 @@ def test_an_agent_with_the_kernel_of_a_namespace(namespace: Namespace) -> None:
     world = StatusWorld(namespace.kernel)
     world.list(*OBJECTS)
     server = PageServer("metrics", "metricsBindAddress", HostPort("127.0.0.1", 10249), [Family.IPV4], ours(world))
-    inside(namespace, server.start)
+    namespace.inside(server.start)
     try:
         import sys
 

@@ -236,8 +236,7 @@ def _check_agent(data: bytes) -> None:
     with empty(_Kernel) as (kernel, agent):
         while events:
             batch = [events.pop() for _ in range(min(len(events), rand.choice((1, 3, 100))))]
-            for event in batch:
-                remember(known, event)
+            remember(known, *batch)
             agent.handle(batch)
         _is_as_from_scratch(kernel, known)
     if rand.random() < 0.02:
