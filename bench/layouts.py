@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from integration.namespaces import enter
 from rules import netlink
 from rules.diff import Programmed
 from rules.elements import ServicePort, endpoint, index, service_key
@@ -179,19 +180,17 @@ def prepare(namespace: Namespace) -> None:
 
 def connects(namespaces: dict[str, Namespace]) -> None:
     """Interleaved: connect() times have modes of their own, whatever the rules."""
-    from integration.namespaces import _setns  # the one way to enter a namespace by descriptor
-
     listeners = {}
     for name, namespace in namespaces.items():
         with open(f"/proc/self/fd/{namespace.descriptor}") as target:
-            _setns(target)
+            enter(target)
         listeners[name] = socket.create_server(("", PORT), backlog=4096)
     times: dict[tuple[str, int], list[float]] = {}
     linger = struct.pack("ii", 1, 0)
     for _ in range(CONNECTIONS // 50):
         for name, namespace in namespaces.items():
             with open(f"/proc/self/fd/{namespace.descriptor}") as target:
-                _setns(target)
+                enter(target)
             for i, count in enumerate(COUNTS):
                 to = ("10.244.0.2", PORT) if name == "no Service" else (socket.inet_ntoa(vip(i)), 80)
                 for _ in range(50):

@@ -54,7 +54,7 @@ class Cluster:
         self.manifests = directory / "manifests"
         self.manifests.mkdir(parents=True)
         self._config = directory / "config.json"
-        self._config.write_text(json.dumps(_merged(CONFIG, config or {})))
+        self._config.write_text(json.dumps(merged(CONFIG, config or {})))
         self._turn = 0
         self.put(SERVICE_CIDRS, node(labels or {}))
         self.put(service(_LAST, [_LAST_ADDRESS], port("", _LAST_PORT)))
@@ -184,9 +184,9 @@ def endpoint_slice(name: str, of: str, nodes: Mapping[str, str], *ports: Object)
     }
 
 
-def _merged(base: Object, changes: Object) -> dict[str, Any]:
+def merged(base: Object, changes: Object) -> dict[str, Any]:
     both = dict(base)
     for key, value in changes.items():
         old = both.get(key)
-        both[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        both[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return {key: value for key, value in both.items() if value is not None}

@@ -40,7 +40,7 @@ class Namespace:
     def join(self) -> None:
         """Move the calling thread, and no other, into the namespace for good. New threads and processes follow it."""
         with (DIRECTORY / self.name).open() as target:
-            _setns(target)
+            enter(target)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -50,7 +50,7 @@ class Namespace:
                 self.join()
                 yield
             finally:
-                _setns(home)
+                enter(home)
 
     def socket(self, family: int, kind: int, protocol: int = 0) -> socket.socket:
         """A socket of this namespace, usable from any thread."""
@@ -173,7 +173,8 @@ def in_thread(namespace: Namespace, name: str, work: Callable[[], None]) -> thre
     return thread
 
 
-def _setns(target: IO[str]) -> None:
+def enter(target: IO[str]) -> None:
+    """Move the calling thread into the network namespace that this file is. Raises NoPermission."""
     if _libc.setns(target.fileno(), CLONE_NEWNET):
         code = ctypes.get_errno()
         raise NoPermission("entering a network namespace", os.strerror(code), "CAP_SYS_ADMIN is needed")

@@ -159,7 +159,7 @@ class Story:
         self.console.print(Padding(table, (0, 0, 0, 3)))
         self._plain("   Times count from the renaming of the file; a connection is made every few ms.")
         failed = [a for a in attempts if a.failure]
-        late = [a for a in attempts if _to_a_gone_endpoint(a, changes)]
+        late = [a for a in attempts if to_a_gone_endpoint(a, changes)]
         self._verdict(
             not failed and not late,
             f"{len(attempts)} new connections: {len(failed)} failed, {len(late)} reached a removed endpoint",
@@ -249,7 +249,7 @@ class Story:
         return "node0" if pod in (self.bed.pod1, self.bed.pod2) else "node1"
 
 
-def _to_a_gone_endpoint(attempt: Attempt, changes: Sequence[Change]) -> bool:
+def to_a_gone_endpoint(attempt: Attempt, changes: Sequence[Change]) -> bool:
     """A connection begun after the kernel had said that its endpoint is out, and answered before it was put back."""
     of_pod = [c for c in changes if endpoint(c.pod.ipv4, POD_PORT) == attempt.endpoint]
     before = [c for c in of_pod if c.committed < attempt.started]

@@ -72,7 +72,7 @@ def run(namespace: Namespace, *command: str, stdin: str | None = None) -> None:
 
 def restore_iptables(namespace: Namespace, mode: str, variant: str) -> None:
     """variant: "nft" or "legacy"."""
-    inside(namespace, lambda: _make_counters("ct_state_invalid_dropped_pkts", "localhost_nps_accepted_pkts"))
+    inside(namespace, lambda: make_counters("ct_state_invalid_dropped_pkts", "localhost_nps_accepted_pkts"))
     for program in ("iptables", "ip6tables"):
         rules = recorded(mode, f"{program}-save.txt")
         run(
@@ -86,7 +86,7 @@ def recorded_chains(mode: str, program: str) -> tuple[int, int]:
     return tuple(sum(line.startswith(start) for line in lines) for start in (":KUBE-", ":KUBE-SVC-"))  # type: ignore[return-value]
 
 
-def _make_counters(*names: str) -> None:
+def make_counters(*names: str) -> None:
     """What kube-proxy's rules count with (nfacct): linux/netfilter/nfnetlink_acct.h."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12) as sock:
         for name in names:

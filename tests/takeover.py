@@ -12,7 +12,7 @@ from integration.agent import Agent
 from integration.cluster import CONFIG
 from integration.topology import Bed, Host
 from integration.traffic import Attempt, LongLived, Stream, tally
-from tests.dataplanes import DATA, _make_counters, recorded
+from tests.dataplanes import DATA, make_counters, recorded
 
 CLUSTER_IP: Final = ("10.96.30.1", 80)
 NODE_PORT: Final = ("192.168.77.2", 30101)
@@ -39,7 +39,7 @@ def _kind(item: Mapping[str, Any]) -> tuple[str, str]:
 def restore_iptables(bed: Bed, mode: str, variant: str) -> None:
     node = bed.node.namespace
     with node.entered():
-        _make_counters("ct_state_invalid_dropped_pkts", "localhost_nps_accepted_pkts")
+        make_counters("ct_state_invalid_dropped_pkts", "localhost_nps_accepted_pkts")
     for program in ("iptables", "ip6tables"):
         rules = re.sub(r"^\[\d+:\d+\] -A", "-A", recorded(mode, f"{program}-save.txt"), flags=re.MULTILINE)
         node.run([f"{program}-{variant}-restore"], text_in=rules)

@@ -36,7 +36,7 @@ from bench.servers import Real
 from bench.subjects import OURS, Subject, ours, peers
 from integration.apiserver import FakeApi
 from integration.apiserver.certificates import Authority
-from integration.namespaces import _setns
+from integration.namespaces import enter
 from integration.rest import Rest
 from tests.netns import Namespace, in_new_namespace
 
@@ -230,7 +230,7 @@ def listening(namespace: Namespace) -> Listener:
         started: list[Listener] = []
 
         def start() -> None:
-            _setns(target)
+            enter(target)
             started.append(Listener(["packets", "1"]))
 
         thread = threading.Thread(target=start)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from integration import flows
-from integration.cluster import CONFIG, SERVICE_CIDRS, Object, _merged, node
+from integration.cluster import CONFIG, SERVICE_CIDRS, Object, merged, node
 from integration.flows import Case, Outcome, difference
 from proxy.addresses import parse_address
 from proxy.config import parse_config
@@ -44,7 +44,7 @@ INTERFACES: Final = ("127.0.0.1", "::1", "192.168.77.2", "fd77::2", "192.168.78.
 
 
 def made(case: Case, objects: Sequence[Object]) -> World:
-    config = parse_config(json.dumps(_merged(CONFIG, case.config)).encode(), "config.json")
+    config = parse_config(json.dumps(merged(CONFIG, case.config)).encode(), "config.json")
     events: list[Event] = [Replace(kind, []) for kind in KINDS]
     events += [Put(convert(obj["kind"], obj)) for obj in (SERVICE_CIDRS, node(case.node_labels), *objects)]
     return world(config, "node0", events, [parse_address(a) for a in INTERFACES])

@@ -17,7 +17,7 @@ import pytest
 
 from integration import namespaces, privileges
 from integration.agent import Agent, AgentEnded
-from integration.story import Change, _to_a_gone_endpoint
+from integration.story import Change, to_a_gone_endpoint
 from integration.topology import CHECKOUT, Bed
 from integration.traffic import Attempt, Commits, LongLived, Stream, ask, endpoint, tally, until
 from proxy.errors import NoPermission
@@ -490,5 +490,5 @@ def test_a_connection_to_a_removed_endpoint_is_wrong(started: float, ended: floa
         Change("remove", pod, False, renamed=1, committed=2, agent_ms=None),  # type: ignore[arg-type]
         Change("add", pod, True, renamed=3, committed=4, agent_ms=None),  # type: ignore[arg-type]
     ]
-    assert _to_a_gone_endpoint(Attempt(started, ended, "10.0.0.1:8080"), changes) is wrong
-    assert not _to_a_gone_endpoint(Attempt(started, ended, "10.0.0.2:8080"), changes)
+    assert to_a_gone_endpoint(Attempt(started, ended, "10.0.0.1:8080"), changes) is wrong
+    assert not to_a_gone_endpoint(Attempt(started, ended, "10.0.0.2:8080"), changes)

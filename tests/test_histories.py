@@ -75,7 +75,7 @@ def content(state: TableState | None) -> Content:
         chains = {(n, here): f"{kind}-{n}{'-here' * here}".encode() for n in numbers for here in (False, True)}
         assert found[f"{kind}-by-number"] == {in_priority(*which): (chain, "") for which, chain in chains.items()}
         found[f"{kind}-by-number"] = {}
-    return _settled(found, state.chains)
+    return as_settled(found, state.chains)
 
 
 def in_priority(number: int, here: bool) -> bytes:
@@ -83,7 +83,7 @@ def in_priority(number: int, here: bool) -> bytes:
     return ((0x4B520000 if here else 0x4B500000) + number).to_bytes(4, sys.byteorder)
 
 
-def _settled(found: Content, chains: Mapping[str, ChainState]) -> Content:
+def as_settled(found: Content, chains: Mapping[str, ChainState]) -> Content:
     sticky = re.compile(r"(.*sticky)-(\d+)-(for-\d+s)")
     counts = {}
     uncounted = [name for name in found if name.endswith("endpoints") and not name.endswith("no-endpoints")]
@@ -153,7 +153,7 @@ def from_scratch(cluster: Cluster, seed: int) -> dict[Family, Content]:
             if isinstance(operation, AddElement):
                 data = operation.data or operation.end
                 found.setdefault(operation.set.name, {})[operation.key] = (data, operation.comment)
-        contents[family] = _settled(found, chains)
+        contents[family] = as_settled(found, chains)
     return contents
 
 

@@ -16,8 +16,8 @@ from proxy.leftovers.gather import look
 from proxy.leftovers.plan import plan
 from proxy.leftovers.remove import remove
 from tests.dataplanes import (
-    _make_counters,
     inside,
+    make_counters,
     needs,
     recorded,
     restore_addresses,
@@ -124,7 +124,7 @@ def neighbours(node: Namespace) -> None:
 
 def restore_beside(node: Namespace, mode: str, variant: str = "nft") -> None:
     """kube-proxy's rules beside those that are there."""
-    inside(node, lambda: _make_counters("ct_state_invalid_dropped_pkts", "localhost_nps_accepted_pkts"))
+    inside(node, lambda: make_counters("ct_state_invalid_dropped_pkts", "localhost_nps_accepted_pkts"))
     for program in ("iptables", "ip6tables"):
         lines = [
             line.partition("] ")[2] if line.startswith("[") else line

@@ -11,7 +11,7 @@ from proxy.migrate.entries import Dataplane
 from proxy.migrate.iptables_entries import both, of_text, read
 from rules.objects import Family
 from tests.dataplane_model import read_rows, recorded_world, rows
-from tests.dataplanes import _make_counters, inside, needs, needs_root, recorded, restore_iptables, run
+from tests.dataplanes import inside, make_counters, needs, needs_root, recorded, restore_iptables, run
 from tests.kube_proxy_iptables import iptables
 from tests.migrate_iptables_damage import DAMAGES, IP4, NOT_UNDERSTOOD, RANGES, line_with
 from tests.migrate_worlds import odd
@@ -223,7 +223,7 @@ def test_a_program_that_fails_is_done_without(
 @pytest.mark.parametrize("detector", ["-s 10.244.0.0/15", "-i veth+", "-i cni0"])
 @NFT
 def test_netlink_says_what_the_program_says(namespace: Namespace, layout: str, detector: str) -> None:
-    inside(namespace, lambda: _make_counters("localhost_nps_accepted_pkts"))
+    inside(namespace, lambda: make_counters("localhost_nps_accepted_pkts"))
     for version, program, family in ((4, "iptables", Family.IPV4), (6, "ip6tables", Family.IPV6)):
         how = detector if version == 4 else detector.replace("10.244.0.0/15", "fd44::/47")
         run(namespace, f"{program}-nft-restore", stdin=iptables(odd(), version, layout=layout, detector=how))

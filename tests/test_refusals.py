@@ -35,7 +35,7 @@ from rules.transaction import AddElement, AddRule, AddSet, AddTable, DeleteEleme
 from rules.wire import group_of
 from tests.histories import BATCHES, NODE_NAME
 from tests.netns import Namespace
-from tests.test_histories import Content, _settled, content, without_empty
+from tests.test_histories import Content, as_settled, content, without_empty
 
 V4, V6 = LAYOUTS[Family.IPV4], LAYOUTS[Family.IPV6]
 Refuse = Callable[[Operation], int]
@@ -148,7 +148,7 @@ def from_scratch(family: Family, ports: Sequence[ServicePort], addresses: frozen
         if isinstance(operation, AddElement):
             value = (operation.data or operation.end, operation.comment)
             found.setdefault(operation.set.name, {})[operation.key] = value
-    return _settled(found, chains)
+    return as_settled(found, chains)
 
 
 def port(number: int, *pods: int, **more: Any) -> ServicePort:

@@ -101,34 +101,34 @@ class _Rule:
         match it:
             case e.Payload():
                 what, _ = _PACKET.get((self._family, it.base, it.offset), (f"bytes {it.base}/{it.offset}", 0))
-                self._held[_word(it.register)] = (what, it.length, b"")
+                self._held[word_of(it.register)] = (what, it.length, b"")
             case e.Meta(register=int(register)):
-                self._held[_word(register)] = (_META.get(it.key, f"meta {it.key}"), 0, b"")
+                self._held[word_of(register)] = (_META.get(it.key, f"meta {it.key}"), 0, b"")
             case e.Meta(source=int(source), key=e.Meta.MARK):
-                self._set_mark(self._held.get(_word(source)))
+                self._set_mark(self._held.get(word_of(source)))
             case e.Conntrack(register=int(register)):
-                self._held[_word(register)] = (f"ct {it.key}", it.key, b"")
+                self._held[word_of(register)] = (f"ct {it.key}", it.key, b"")
             case e.Fib(result=3, flags=1 | 2):
-                self._held[_word(it.register)] = ("fib-saddr" if it.flags == 1 else "fib-daddr", 4, b"")
+                self._held[word_of(it.register)] = ("fib-saddr" if it.flags == 1 else "fib-daddr", 4, b"")
             case e.NumberGenerator(offset=0):
-                self._held[_word(it.register)] = ("numgen", it.modulus, b"")
+                self._held[word_of(it.register)] = ("numgen", it.modulus, b"")
             case e.Bitwise():
-                what, size, _ = self._held.get(_word(it.source), ("nothing", 0, b""))
-                self._held[_word(it.register)] = (what, size, it.mask + it.xor)
+                what, size, _ = self._held.get(word_of(it.source), ("nothing", 0, b""))
+                self._held[word_of(it.register)] = (what, size, it.mask + it.xor)
             case e.Compare():
                 self._compare(it)
-            case InRange() if self._held.get(_word(it.register), ("",))[0] == "saddr":
+            case InRange() if self._held.get(word_of(it.register), ("",))[0] == "saddr":
                 self.conditions.append(Condition("source-range", it.first + it.last, negated=bool(it.op)))
             case e.Lookup():
                 self._look_up(it.set, it.source, it.register)
             case NotIn():
                 self._look_up(it.set, it.source, None, negated=True)
-            case Remember() if self._held.get(_word(it.key), ("",))[0] == "saddr":
+            case Remember() if self._held.get(word_of(it.key), ("",))[0] == "saddr":
                 self.actions.append(Action("remember", it.set))
             case e.Immediate(register=e.VERDICT, data=(int(code), str(chain))):
                 self.actions.append(Action("verdict", chain, code))
             case e.Immediate(data=bytes(data)):
-                self._held[_word(it.register)] = ("constant", len(data), data)
+                self._held[word_of(it.register)] = ("constant", len(data), data)
             case e.Nat(type=e.Nat.DESTINATION):
                 self._translate_address(it)
             case e.Masquerade():
@@ -152,7 +152,7 @@ class _Rule:
             self.actions.append(Action("mark", code=int.from_bytes(bit, sys.byteorder)))
 
     def _compare(self, it: e.Compare) -> None:
-        what, size, mask = self._held.get(_word(it.register), ("nothing", 0, b""))
+        what, size, mask = self._held.get(word_of(it.register), ("nothing", 0, b""))
         kind = _OF_LOADED.get(what)
         if kind is None:
             self.unknown.append(f"comparison of {what}")
@@ -179,16 +179,16 @@ class _Rule:
         self.conditions.append(Condition(kind, it.value, bits, negated))
 
     def _look_up(self, name: str, source: int, register: int | None, negated: bool = False) -> None:
-        what, number, _ = self._held.get(_word(source), ("nothing", 0, b""))
+        what, number, _ = self._held.get(word_of(source), ("nothing", 0, b""))
         if register == e.VERDICT and what == "numgen":
             self.actions.append(Action("balance", name, number))
-        elif register == e.VERDICT and self._is_key(_word(source)):
+        elif register == e.VERDICT and self._is_key(word_of(source)):
             self.actions.append(Action("dispatch", name))
         elif register == e.VERDICT:
             self.unknown.append(f"verdict by {what}")
         elif register is not None:
-            self._held[_word(register)] = ("endpoint" if what == "numgen" else "map", number, name.encode())
-        elif what == "saddr" and self._held.get(_word(source) + self._family.address_size // 4, ("",))[0] == "daddr":
+            self._held[word_of(register)] = ("endpoint" if what == "numgen" else "map", number, name.encode())
+        elif what == "saddr" and self._held.get(word_of(source) + self._family.address_size // 4, ("",))[0] == "daddr":
             self.conditions.append(Condition("hairpin", name, negated=negated))
         elif what in _IN_SET:
             self.conditions.append(Condition(_IN_SET[what], name, negated=negated))
@@ -202,16 +202,17 @@ class _Rule:
         return (held[0], *held[size:]) == ("daddr", "l4proto", "dport") or held[:2] == ["l4proto", "dport"]
 
     def _translate_address(self, it: e.Nat) -> None:
-        address = self._held.get(_word(it.address), ("nothing", 0, b""))
+        address = self._held.get(word_of(it.address), ("nothing", 0, b""))
         if address[0] == "endpoint":
             self.actions.append(Action("translate", address[2].decode(), address[1]))
             return
-        port = self._held.get(_word(it.port), ("nothing", 0, b""))
+        port = self._held.get(word_of(it.port), ("nothing", 0, b""))
         if (address[0], port[0]) == ("constant", "constant"):
             self.actions.append(Action("endpoint", address[2] + port[2][:2] + b"\0\0"))
         else:
             self.unknown.append("nat")
 
 
-def _word(register: int) -> int:
+def word_of(register: int) -> int:
+    """Where it begins, in registers of 4 bytes."""
     return register - e.WORD if register >= e.WORD else 4 * (register - e.REGISTER)

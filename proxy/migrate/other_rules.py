@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from proxy.addresses import Network
 from proxy.migrate.iptables_facts import Match, interface_match, network_match
-from proxy.migrate.nft_rules import _word
+from proxy.migrate.nft_rules import word_of
 from rules import expressions as e
 from rules.foreign import ForeignExpression
 from rules.netlink import attributes, read_text
@@ -77,23 +77,23 @@ class _Rule:
     def add(self, it: ForeignExpression) -> None:
         match it:
             case e.Payload():
-                self._held[_word(it.register)] = self._payload(it), b""
+                self._held[word_of(it.register)] = self._payload(it), b""
             case e.Meta(register=int(register)):
                 names = {e.Meta.MARK: "mark", NFPROTO: "nfproto", OIFNAME: "oif", e.Meta.IIFNAME: "iif", 16: "l4proto"}
-                self._held[_word(register)] = names.get(it.key, "other"), b""
+                self._held[word_of(register)] = names.get(it.key, "other"), b""
             case e.Meta(source=int(source), key=e.Meta.MARK):
-                self.marks |= self._set_bits(*self._held.get(_word(source), ("", b"")))
+                self.marks |= self._set_bits(*self._held.get(word_of(source), ("", b"")))
             case e.Meta() | e.Byteorder() | e.Counter():
                 pass
             case e.Conntrack(register=int(register)):
-                self._held[_word(register)] = {STATE: "state", STATUS: "status"}.get(it.key, "other"), b""
+                self._held[word_of(register)] = {STATE: "state", STATUS: "status"}.get(it.key, "other"), b""
             case e.Bitwise():
-                what, _ = self._held.get(_word(it.source), ("other", b""))
-                self._held[_word(it.register)] = what, it.mask + it.xor
+                what, _ = self._held.get(word_of(it.source), ("other", b""))
+                self._held[word_of(it.register)] = what, it.mask + it.xor
             case e.Compare():
-                self._compare(it, *self._held.get(_word(it.register), ("other", b"")))
+                self._compare(it, *self._held.get(word_of(it.register), ("other", b"")))
             case e.Lookup():
-                what, mask = self._held.get(_word(it.source), ("other", b""))
+                what, mask = self._held.get(word_of(it.source), ("other", b""))
                 self._use_mark(what, mask)
                 if it.register == e.VERDICT:
                     self.ends = "maybe"
@@ -105,7 +105,7 @@ class _Rule:
                 if verdict in (e.Verdict.JUMP, e.Verdict.GOTO):
                     self.ends, self.chain = ("jump" if verdict is e.Verdict.JUMP else "goto"), chain
             case e.Immediate(data=bytes(data)):
-                self._held[_word(it.register)] = "constant", data
+                self._held[word_of(it.register)] = "constant", data
             case e.Reject():
                 self.ends = "drop"
             case e.Nat():
