@@ -111,6 +111,8 @@ class Bed:
             # would turn refusals into silence.
             each.sysctl(ipv6__conf__all__accept_dad=0, ipv6__conf__default__accept_dad=0)
             each.sysctl(ipv4__icmp_ratelimit=0, ipv6__icmp__ratelimit=0)
+            # Where the kernel has no br_netfilter, the node tells local pods of a shorter way to each other, past its NAT.
+            each.sysctl(ipv6__conf__all__accept_redirects=0, ipv6__conf__default__accept_redirects=0)
         node, ends = self.node.namespace, self._ends()
         for end in ends:
             end.namespace.ip([f"link add e0 type veth peer name {end.port} netns {node.name}", "link set e0 up"])
