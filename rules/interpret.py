@@ -58,6 +58,9 @@ def fates(table: TableState, packet: Packet) -> dict[Fate, float]:
         if what != "accept":
             found[Fate(what, path=state.path)] += chance
             continue
+        # The kernel makes the priority of what it forwards anew, from the TOS.
+        if packet.interface and packet.family is Family.IPV4:
+            state = msgspec.structs.replace(state, priority=bytes(4))
         for (after, last), part in _Run(table, packet).base(POSTROUTING, {state: chance}).items():
             led = endpoint(*last.led) if last.led else b""
             kind: What = ("endpoint" if led else "untouched") if after == "accept" else after
