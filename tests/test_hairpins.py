@@ -48,8 +48,18 @@ chain last {{
 """
 
 
+MARKED: Final = """
+chain before { type filter hook prerouting priority -150; udp dport 53 ct mark set ct mark | 0x2a; }
+chain on-the-way {
+    type filter hook forward priority 0;
+    udp dport 7000 ct mark != 0x2a ct mark & 0x2a == 0x2a counter comment "ours besides"
+}
+chain last { type filter hook postrouting priority 200; udp dport 7000 ct mark == 0x2a counter comment "kept"; }
+"""
+
+
 @pytest.fixture(scope="module", params=["bridged", "routed"])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def clusters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     """routed: local pods' packets pass the node's IP layer, as with most network plugins; IPv4 sets the priority anew
     there. bridged: a bridge hands them on (br_netfilter)."""
     privileges.acquire()
@@ -59,7 +69,12 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             bed.node.namespace.sysctl(**dict.fromkeys(CALLS_OF_BRIDGES, on))
         elif request.param == "bridged":
             pytest.skip("the kernel has no br_netfilter")
-        yield Clusters(bed, tmp_path_factory.mktemp("clusters")).get()
+        yield Clusters(bed, tmp_path_factory.mktemp("clusters"))
+
+
+@pytest.fixture
+def cluster(clusters: Clusters) -> Cluster:
+    return clusters.get()
 
 
 def counters(bed: Bed, family: int) -> Counters:
@@ -150,3 +165,25 @@ def test_nobody_else_carries_a_mark_on_the_way(cluster: Cluster, family: int) ->
         assert until(lambda: seen.read()["to others"] == 2 * sent), seen.read()
         found = seen.read()
         assert (found["with a priority"], found["with a mark"]) == (0, 0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("configuration", [{}, {"nftables": {"masqueradeBit": 31}}], ids=["14", "31"])
+def test_other_bits_of_a_connections_mark_stay_and_ours_goes(
+    clusters: Clusters, configuration: dict[str, Any], family: int
+) -> None:
+    cluster, vip = clusters.get(configuration), fresh_addresses()[family]
+    bed = cluster.bed
+    sender = bed.pod1.address(family)
+    ends = {sender: "node0", **others(family, 1)}
+    cluster.put(
+        service("mirror", [vip], port("", 53, "UDP")), endpoint_slice("mirror", "mirror", ends, port("", 7000, "UDP"))
+    )
+    cluster.settle()
+    sent = 2 * PER_ENDPOINT
+    with Counters(bed.node.namespace, MARKED) as seen:
+        with bed.pod1.namespace.entered():
+            datagrams(sender, vip, 53, range(20000, 20000 + sent))
+        assert until(lambda: seen.read()["kept"] == sent), seen.read()
+        assert seen.read()["ours besides"] == sent  # on the way: the sender is an endpoint
+    cluster.clear()
