@@ -85,7 +85,9 @@ FIELDS: Final[dict[str, Field]] = {
     "showHiddenMetricsForVersion": _idle(values.text, "no metric is hidden"),
     "mode": _idle(values.choice("nftables", "iptables", "ipvs"), "this proxy always uses nftables", "nftables"),
     "nftables.masqueradeBit": Field(
-        values.integer(high=31), "the bit of the mark of packets that are to be masqueraded", zero_counts=True
+        values.integer(high=31),
+        "the bit of the mark of packets that are to be masqueraded, and of connections that may be",
+        zero_counts=True,
     ),
     "nftables.masqueradeAll": Field(values.boolean, "masquerade all that goes to clusterIPs"),
     "nftables.syncPeriod": Field(values.duration, "/livez fails when a change waits for twice this time"),

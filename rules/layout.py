@@ -194,7 +194,14 @@ class Layout:
         yield filled(
             Chain(self.table, "postrouting", POSTROUTING),
             (ShowsTicket(TICKET_MASK, TICKET), IsDestinationNatted(), ShowNumber(0)),
-            (HasConnectionMark(mark), FlipConnectionMark(mark), InSet(self.hairpins), SetMark(mark)),
+            # Who was led nowhere has its connection's mark from somebody else.
+            (
+                HasConnectionMark(mark),
+                IsDestinationNatted(),
+                FlipConnectionMark(mark),
+                InSet(self.hairpins),
+                SetMark(mark),
+            ),
             (HasMark(mark), FlipMark(mark), Masquerade()),
         )
 

@@ -187,3 +187,24 @@ def test_other_bits_of_a_connections_mark_stay_and_ours_goes(
         assert until(lambda: seen.read()["kept"] == sent), seen.read()
         assert seen.read()["ours besides"] == sent  # on the way: the sender is an endpoint
     cluster.clear()
+
+
+# Another program that uses the same bit of connections' marks as we do.
+SAME_BIT: Final = """
+chain before { type filter hook prerouting priority -150; meta l4proto udp ct state new ct mark set 0xabc04321; }
+chain behind {
+    type filter hook postrouting priority 201;
+    udp dport 7000 ct mark 0xabc04321 counter comment "kept"
+}
+"""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_connections_to_no_service_keep_our_bit_if_somebody_else_set_it(cluster: Cluster, family: int) -> None:
+    bed = cluster.bed
+    ports = range(20000 + next(_numbers) * 100, 60000)[:PER_ENDPOINT]  # these are remembered, too
+    with counters(bed, family) as seen, Counters(bed.node.namespace, SAME_BIT, "another") as marks:
+        with bed.pod1.namespace.entered():
+            datagrams(bed.pod1.address(family), bed.pod3.address(family), 7000, ports)
+        assert until(lambda: seen.read()["to others"] == PER_ENDPOINT), seen.read()
+        assert marks.read()["kept"] == PER_ENDPOINT
