@@ -146,6 +146,13 @@ NODE_ROWS: list[Row] = [
         ),
     ),
     Row(
+        "mark-collision",
+        "change",
+        "0x4000 of connections",
+        lambda: running(*WEB, mode="iptables", mark=0x4000, here=here(marks=(MarkUse("x", 0x4000, "", True),))),
+        lambda: running(*WEB, mode="iptables", mark=0x4000, here=here(marks=(MarkUse("x", 0x80, "", True),))),
+    ),
+    Row(
         "nat-priority",
         "info",
         "chain ip nat OUTPUT",

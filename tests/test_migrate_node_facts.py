@@ -103,6 +103,7 @@ def test_marks_of_others() -> None:
         -A X -j MARK --set-mark 0x5
         -A X -j MARK --or-mark 0x200
         -A X -j CONNMARK --set-xmark 0x1/0xff
+        -A X -j CONNMARK --save-mark --nfmask 0xf0 --ctmask 0xf
         -A X -m comment --comment "a mark --mark 0x7" -j ACCEPT
         -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
         -A KUBE-ROUTER-INPUT -m mark --mark 0x20000/0x20000 -j RETURN
@@ -113,7 +114,8 @@ def test_marks_of_others() -> None:
     assert MarkUse("chain ip6 mangle cali-FORWARD", 0xE0000, "calico") in found
     assert MarkUse("chain ip6 mangle FORWARD", 0x10000) in found
     assert MarkUse("chain ip6 mangle KUBE-ROUTER-INPUT", 0x20000, "kube-router") in found
-    assert [one.mask for one in found if one.place.endswith(" X")] == [0xFFFFFFFF, 0x200]
+    marked = [(one.mask, one.of_connections) for one in found if one.place.endswith(" X")]
+    assert marked == [(0xFFFFFFFF, False), (0x200, False), (0xFF, True), (0xF0, False), (0xF, True)]
     assert not any("KUBE-MARK-MASQ" in one.place for one in found)
 
 

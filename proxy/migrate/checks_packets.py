@@ -83,16 +83,22 @@ def mark_collisions(case: Case) -> Iterator[Finding]:
     for use in case.facts.here.marks:
         taken |= use.mask
     free = [bit for bit in range(32) if not taken >> bit & 1]
-    same_today = _mark_today(case) == ours
+    same_today = _mark_today(case) == ours and not any(use.of_connections for use in met)
     yield finding(
         "mark-collision",
         "notice" if same_today else "change",
         f"Another program uses the mark bit {ours:#x}" + (", today as well" if same_today else ""),
         "Between its own chains, kube-proxy-nft marks packets that are to be masqueraded with this bit, and clears it. Who"
-        " sets it for another purpose gets such packets masqueraded; who matches it sees ours."
+        " sets it for another purpose gets such packets masqueraded; who matches it sees ours. A connection that may lead to its"
+        " own sender has this bit in its mark, too, until it leaves the node."
         + (" The rules that are there now use the same bit, so this is not new." if same_today else ""),
         f"set nftables.masqueradeBit to a free bit: {', '.join(map(str, free[:8])) or 'there is none'}",
-        [f"{use.place}: {use.mask:#x}" + (f" ({use.program})" if use.program else "") for use in met],
+        [
+            f"{use.place}: {use.mask:#x}"
+            + (" of connections" if use.of_connections else "")
+            + (f" ({use.program})" if use.program else "")
+            for use in met
+        ],
     )
 
 

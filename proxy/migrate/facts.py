@@ -63,11 +63,12 @@ class Listener(Struct, frozen=True):
 
 
 class MarkUse(Struct, frozen=True):
-    """Bits of the packet mark that a rule of another program sets or matches."""
+    """Bits of the packet mark (or, `of_connections`, of theirs) that a rule of another program sets or matches."""
 
     place: str
     mask: int
     program: str = ""
+    of_connections: bool = False
 
 
 class Translation(Struct, frozen=True):

@@ -49,7 +49,7 @@ Outcome = Literal["accept", "drop", "through"]
 
 def marks(saved: Saved, family: str) -> Iterator[MarkUse]:
     """Bits that rules outside kube-proxy's chains set or match."""
-    seen: set[tuple[str, int]] = set()
+    seen: set[MarkUse] = set()
     for table, chains in saved.tables.items():
         for name, chain in chains.items():
             program = owner(name)
@@ -58,10 +58,11 @@ def marks(saved: Saved, family: str) -> Iterator[MarkUse]:
             for line in chain.lines():
                 if "mark" not in line.lower():
                     continue
-                for mask in _masks(line):
-                    if mask and (name, mask) not in seen:
-                        seen.add((name, mask))
-                        yield MarkUse(f"chain {family} {table} {name}", mask, program)
+                for mask, of_connections in _masks(line):
+                    use = MarkUse(f"chain {family} {table} {name}", mask, program, of_connections)
+                    if mask and use not in seen:
+                        seen.add(use)
+                        yield use
 
 
 def owner(chain: str) -> str:
@@ -69,24 +70,24 @@ def owner(chain: str) -> str:
     return next((program for program, prefix in OWNERS if chain.startswith(prefix)), "")
 
 
-def _masks(line: str) -> Iterator[int]:
+def _masks(line: str) -> Iterator[tuple[int, bool]]:
+    """Each with whether it is of connections."""
     try:
         rule = rule_of(line)
     except ValueError:
         return
     for option in (*rule.matches, *rule.arguments):
         if option.name in ("--mark", "--set-mark", "--set-xmark", "--or-mark", "--xor-mark", "--and-mark"):
-            if option.module.lower() == "connmark":
-                continue  # the connection's, not the packet's
             value, slash, mask = option.value.partition("/")
             try:
                 bits = int(mask or value, 0) if slash or option.name in ("--or-mark", "--xor-mark") else _MASK
-                yield ~int(value, 0) & _MASK if option.name == "--and-mark" else bits
+                mask_of = ~int(value, 0) & _MASK if option.name == "--and-mark" else bits
+                yield mask_of, option.module.lower() == "connmark"
             except ValueError:
                 continue
-        elif option.name == "--nfmask":
+        elif option.name in ("--nfmask", "--ctmask"):
             try:
-                yield int(option.value, 0)
+                yield int(option.value, 0), option.name == "--ctmask"
             except ValueError:
                 continue
 
