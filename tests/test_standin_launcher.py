@@ -194,8 +194,10 @@ def test_by_hand(tmp_path: Path) -> None:
         assert url[0] in (tmp_path / "k").read_text()
         rest = Rest(url[0])
         path = "/api/v1/namespaces/default/services/more"
-        assert rest.get(path).status == 503
         deadline = time.monotonic() + 20
+        while rest.get(path).status != 503:  # it does as it is told once it has said where it is
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         while rest.get(path).status != 200:  # standard input is read meanwhile
             assert time.monotonic() < deadline
             time.sleep(0.01)
