@@ -134,21 +134,13 @@ class Bitwise(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Lookup(Expression):
-    """Go on if the key at `source` is in the set (NOT_IN: if it is not); a map's data goes to `register` (VERDICT: it is the
-    verdict)."""
+    """Go on if the key at `source` is in the set; a map's data goes to `register` (VERDICT: it is the verdict)."""
 
-    NOT_IN: ClassVar = 1
     set: str
     source: int = REGISTER
     register: int | None = None
-    flags: int = 0
     NAME: ClassVar = "lookup"
-    ATTRIBUTES: ClassVar = {
-        "set": (1, Wire.TEXT),
-        "source": (2, Wire.U32),
-        "register": (3, Wire.U32),
-        "flags": (5, Wire.U32),
-    }
+    ATTRIBUTES: ClassVar = {"set": (1, Wire.TEXT), "source": (2, Wire.U32), "register": (3, Wire.U32)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +333,7 @@ KNOWN: Final[dict[str, type[Expression]]] = {
 
 
 _OTHERWISE: Final[dict[str, dict[int, bytes | None]]] = {
+    "lookup": {5: bytes(4)},  # NFTA_LOOKUP_FLAGS: "not in the set"
     "dynset": {9: bytes(4)},
     "bitwise": {6: bytes(4)},  # a shift
     "nat": {7: b"\0\0\0\3"},  # NF_NAT_RANGE_MAP_IPS and _PROTO_SPECIFIED

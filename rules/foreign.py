@@ -210,8 +210,6 @@ def decode(data: bytes) -> ForeignExpression:
     if (name := data[4 : size - 1]) in _OTHERS:  # most of what iptables-nft writes: the quick way
         return e.Unknown(name.decode(), data[((size + 3) & ~3) + 4 :])
     found = e.decode(data)
-    if isinstance(found, e.Lookup) and found.flags:
-        return NotIn(found.set, found.source)
     if isinstance(found, e.Payload | e.Conntrack | e.Nat | e.Masquerade):
         body = dict(attributes(data))[2]
         if _is_otherwise(found, {number: bytes(value) for number, value in attributes(body)}):
@@ -221,6 +219,8 @@ def decode(data: bytes) -> ForeignExpression:
     values = {number: bytes(value) for number, value in attributes(found.data)}
     try:
         match found.name:
+            case "lookup" if _int(values, 5) == 1 and 3 not in values:
+                return NotIn(read_text(values[1]), _int(values, 2))
             case "dynset" if 5 not in values and _int(values, 3) in (0, 1) and not _int(values, 9) & 1:
                 return Remember(read_text(values[1]), _int(values, 3), _int(values, 4))
             case "range":

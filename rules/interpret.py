@@ -275,8 +275,6 @@ class _Rule:
 
     def _lookup(self, it: e.Lookup) -> bool:
         data = self._find(it.set, it.source)
-        if it.flags & it.NOT_IN:
-            return data is None
         if data is None:
             return False
         if it.register == e.VERDICT:

@@ -29,14 +29,13 @@ from rules.objects import (
 )
 from rules.service_ports import TICKET, TICKET_MASK, Ports, Statements, filled, hairpins_of, numbers, tickets_of
 from rules.statements import (
-    FlipConnectionMark,
     FlipMark,
     FromInterface,
     FromThisNode,
-    HasConnectionMark,
     HasMark,
     InSet,
     IsDestinationNatted,
+    Mark,
     Masquerade,
     Refuse,
     RefuseTcp,
@@ -196,9 +195,9 @@ class Layout:
             (ShowsTicket(TICKET_MASK, TICKET), IsDestinationNatted(), ShowNumber(0)),
             # Who was led nowhere has its connection's mark from somebody else.
             (
-                HasConnectionMark(mark),
+                HasMark(mark, Mark.CONNECTION),
                 IsDestinationNatted(),
-                FlipConnectionMark(mark),
+                FlipMark(mark, Mark.CONNECTION),
                 InSet(self.hairpins),
                 SetMark(mark),
             ),

@@ -38,8 +38,9 @@ from rules.statements import (
     GoToMapped,
     HoldTicket,
     InSet,
+    Mark,
     MayReachItself,
-    SetConnectionMark,
+    SetMark,
     ShowDraw,
     ShowMapped,
     ShowNumber,
@@ -343,7 +344,7 @@ class Ports:
     def rules(self, mark: int) -> Iterator[tuple[Chain, list[Rule]]]:
         """`pick` and `pick-local` and what they lead to: never back. mark: the bit of a connection that may be led to its
         sender."""
-        self_marked = (MayReachItself(hairpins_of(self.table)), SetConnectionMark(mark))
+        self_marked = (MayReachItself(hairpins_of(self.table)), SetMark(mark, Mark.CONNECTION))
         yield filled(self.refuse, (InSet(self.no_endpoints), goto("refuse")), (goto("refuse"),))
         for local in (False, True):
             tickets, late = tickets_of(self.table, local), (goto(self.pick_late(local).name),)
@@ -367,15 +368,9 @@ class Ports:
                 (goto(self.refuse.name),),
             )
             for modulus in MODULI:
-                below, draws = self._pick_below(local, modulus), list(_draws(self.endpoints, modulus, first))
-                yield filled(below, (ShowNumber(0), draws[0]), *[(draw,) for draw in draws[1:]], late)
-                yield filled(
-                    self._pick_here(local, modulus),
-                    (MayReachItself(hairpins_of(self.table), negate=True), goto(below.name)),
-                    (SetConnectionMark(mark), ShowNumber(0), draws[0]),
-                    *[(draw,) for draw in draws[1:]],
-                    late,
-                )
+                below = self._pick_below(local, modulus)
+                yield filled(below, *_draws(self.endpoints, modulus, first), late)
+                yield filled(self._pick_here(local, modulus), self_marked, (goto(below.name),))
             yield filled(self._pick_by_number(local), self.go_by_number(local), late)
             yield filled(self._pick_blind(local), *_blind(self.endpoints, first))
             yield filled(
@@ -410,12 +405,12 @@ def numbers(table: Table, name: str, key: tuple[Field, ...], of_what: str) -> Se
     return Set(table, name, key, (Field.PRIORITY,), comment=comment, typeof=True)
 
 
-def _draws(endpoints: Set, modulus: int, offset: int) -> Iterator[Statement]:
+def _draws(endpoints: Set, modulus: int, offset: int) -> Iterator[Statements]:
     draw = DnatByIndex(endpoints, modulus, offset)
-    yield draw
+    yield ShowNumber(0), draw
     if modulus > EXACT:
-        yield from [draw] * (DRAWS - 1)
-        yield DnatByIndex(endpoints, modulus // 2, offset)
+        yield from [(draw,)] * (DRAWS - 1)
+        yield (DnatByIndex(endpoints, modulus // 2, offset),)
 
 
 def _blind(endpoints: Set, offset: int) -> Iterator[Statements]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
+from enum import Enum
 from ipaddress import IPv4Network, IPv6Network
 from typing import Protocol
 
@@ -76,8 +77,8 @@ def _load_key(parts: tuple[Field, ...], interval: bool = False, scratch: int = 2
             loads.append(replace(_IP_PROTOCOL, register=e.register(word)))
         else:
             loads.append(_load(part, e.register(word)))
-        if interval and part is Field.L4PROTO and not _has_ipv4(parts):
-            loads.append(e.Byteorder(e.register(word), e.register(word)))
+            if interval and part is Field.L4PROTO:
+                loads.append(e.Byteorder(e.register(word), e.register(word)))
         word += part.size // 4
     return loads, word
 
@@ -103,17 +104,16 @@ class InSet:
 
 @dataclass(frozen=True, slots=True)
 class MayReachItself:
-    """The source x is (or, `negate`, is not) in a set of pairs (source, destination) as (x, x)."""
+    """The source x is in a set of pairs (source, destination) as (x, x)."""
 
     pairs: Set
-    negate: bool = False
 
     def text(self, family: Family) -> str:
-        return f"{_key_text(self._key)} {'!= ' if self.negate else ''}@{self.pairs.name}"
+        return f"{_key_text(self._key)} @{self.pairs.name}"
 
     def expressions(self, family: Family) -> tuple[e.Expression, ...]:
         loads, _ = _load_key(self._key)
-        return (*loads, e.Lookup(self.pairs.name, flags=e.Lookup.NOT_IN if self.negate else 0))
+        return (*loads, e.Lookup(self.pairs.name))
 
     @property
     def _key(self) -> tuple[Field, Field]:
@@ -181,18 +181,39 @@ class IsDestinationNatted:
         )
 
 
+class Mark(Enum):
+    """Which mark, as nft calls it."""
+
+    PACKET = "meta mark"
+    CONNECTION = "ct mark"
+
+    def load(self) -> e.Expression:
+        if self is Mark.PACKET:
+            return e.Meta(e.Meta.MARK, register=e.REGISTER)
+        return e.Conntrack(e.Conntrack.MARK, register=e.REGISTER)
+
+    def store(self) -> e.Expression:
+        if self is Mark.PACKET:
+            return e.Meta(e.Meta.MARK, source=e.REGISTER)
+        return e.Conntrack(e.Conntrack.MARK, source=e.REGISTER)
+
+    def changed(self, mask: int, xor: int) -> tuple[e.Expression, ...]:
+        return self.load(), e.Bitwise(struct.pack("=I", mask), struct.pack("=I", xor), 4), self.store()
+
+
 @dataclass(frozen=True, slots=True)
 class HasMark:
-    """The bit is set in the packet's mark."""
+    """The bit is set in the mark."""
 
     bit: int
+    mark: Mark = Mark.PACKET
 
     def text(self, family: Family) -> str:
-        return f"meta mark & 0x{self.bit:08x} != 0x00000000"
+        return f"{self.mark.value} & 0x{self.bit:08x} != 0x00000000"
 
     def expressions(self, family: Family) -> tuple[e.Expression, ...]:
         return (
-            e.Meta(e.Meta.MARK, register=e.REGISTER),
+            self.mark.load(),
             e.Bitwise(struct.pack("=I", self.bit), bytes(4), 4),
             e.Compare(e.Compare.UNEQUAL, bytes(4)),
         )
@@ -200,87 +221,30 @@ class HasMark:
 
 @dataclass(frozen=True, slots=True)
 class SetMark:
-    """Set the bit in the packet's mark, leaving the others."""
+    """Set the bit in the mark, leaving the others."""
 
     bit: int
+    mark: Mark = Mark.PACKET
 
     def text(self, family: Family) -> str:
-        return f"meta mark set meta mark | 0x{self.bit:08x}"
+        return f"{self.mark.value} set {self.mark.value} | 0x{self.bit:08x}"
 
     def expressions(self, family: Family) -> tuple[e.Expression, ...]:
-        return _change_mark(mask=~self.bit & 0xFFFFFFFF, xor=self.bit)
+        return self.mark.changed(mask=~self.bit & 0xFFFFFFFF, xor=self.bit)
 
 
 @dataclass(frozen=True, slots=True)
 class FlipMark:
-    """Flip the bit in the packet's mark, leaving the others. (After HasMark: clear it.)"""
+    """Flip the bit in the mark, leaving the others. (After HasMark: clear it.)"""
 
     bit: int
+    mark: Mark = Mark.PACKET
 
     def text(self, family: Family) -> str:
-        return f"meta mark set meta mark ^ 0x{self.bit:08x}"
+        return f"{self.mark.value} set {self.mark.value} ^ 0x{self.bit:08x}"
 
     def expressions(self, family: Family) -> tuple[e.Expression, ...]:
-        return _change_mark(mask=0xFFFFFFFF, xor=self.bit)
-
-
-def _change_mark(mask: int, xor: int) -> tuple[e.Expression, ...]:
-    return (
-        e.Meta(e.Meta.MARK, register=e.REGISTER),
-        e.Bitwise(struct.pack("=I", mask), struct.pack("=I", xor), 4),
-        e.Meta(e.Meta.MARK, source=e.REGISTER),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class HasConnectionMark:
-    """The bit is set in the connection's mark."""
-
-    bit: int
-
-    def text(self, family: Family) -> str:
-        return f"ct mark & 0x{self.bit:08x} != 0x00000000"
-
-    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
-        return (
-            e.Conntrack(e.Conntrack.MARK, register=e.REGISTER),
-            e.Bitwise(struct.pack("=I", self.bit), bytes(4), 4),
-            e.Compare(e.Compare.UNEQUAL, bytes(4)),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SetConnectionMark:
-    """Set the bit in the connection's mark, leaving the others."""
-
-    bit: int
-
-    def text(self, family: Family) -> str:
-        return f"ct mark set ct mark | 0x{self.bit:08x}"
-
-    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
-        return _change_connection_mark(mask=~self.bit & 0xFFFFFFFF, xor=self.bit)
-
-
-@dataclass(frozen=True, slots=True)
-class FlipConnectionMark:
-    """Flip the bit in the connection's mark, leaving the others. (After HasConnectionMark: clear it.)"""
-
-    bit: int
-
-    def text(self, family: Family) -> str:
-        return f"ct mark set ct mark ^ 0x{self.bit:08x}"
-
-    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
-        return _change_connection_mark(mask=0xFFFFFFFF, xor=self.bit)
-
-
-def _change_connection_mark(mask: int, xor: int) -> tuple[e.Expression, ...]:
-    return (
-        e.Conntrack(e.Conntrack.MARK, register=e.REGISTER),
-        e.Bitwise(struct.pack("=I", mask), struct.pack("=I", xor), 4),
-        e.Conntrack(e.Conntrack.MARK, source=e.REGISTER),
-    )
+        return self.mark.changed(mask=0xFFFFFFFF, xor=self.bit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,8 +197,8 @@ def describe(rule: tuple[e.Expression, ...]) -> str:
             case e.Compare(op, value):
                 words += [" . ".join(loads), f"{'!=' if op else '=='} {_value(loads, value)}"]
                 loads = []
-            case e.Lookup(name, register=register, flags=flags):
-                kind_of_set = "!= " if flags else {None: "", e.VERDICT: "vmap "}.get(register, "map ")
+            case e.Lookup(name, register=register):
+                kind_of_set = {None: "", e.VERDICT: "vmap "}.get(register, "map ")
                 words += [" . ".join(loads), f"{kind_of_set}@{name}"]
                 loads = []
             case e.Immediate((verdict, chain)):
