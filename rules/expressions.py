@@ -88,10 +88,13 @@ class Meta(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Conntrack(Expression):
-    """Load conntrack data into `register`, or set it from `source`: key 2 status, 3 the connection's mark."""
+    """Load conntrack data into `register`, or set it from `source`: key 2 status, 3 the connection's mark.
+
+    DNAT: the bit of the status of a connection whose destination has been rewritten (IPS_DST_NAT)."""
 
     STATUS: ClassVar = 2
     MARK: ClassVar = 3
+    DNAT: ClassVar = 0x20
     key: int
     register: int | None = None
     source: int | None = None

@@ -18,7 +18,6 @@ from rules import expressions as e
 from rules.dump import SetState, TableState
 from rules.elements import endpoint
 from rules.objects import OUTPUT, POSTROUTING, PREROUTING, Family, Field, Hook
-from rules.statements import CT_STATUS_DNAT
 
 What = Literal["endpoint", "refused", "dropped", "untouched"]
 
@@ -257,7 +256,7 @@ class _Rule:
             (mark,) = struct.unpack("=I", self._load(it.source, 4))
             self.state = msgspec.structs.replace(self.state, connection_mark=mark)
             return True
-        values = {it.STATUS: CT_STATUS_DNAT if self.state.led else 0, it.MARK: self.state.connection_mark}
+        values = {it.STATUS: it.DNAT if self.state.led else 0, it.MARK: self.state.connection_mark}
         if it.key not in values or it.register is None:
             raise NotUnderstood(f"chain {self._chain} reads or sets conntrack's {it.key}")
         self._store(it.register, struct.pack("=I", values[it.key]))

@@ -23,34 +23,24 @@ from rules.objects import (
     Field,
     Rule,
     Set,
+    Statements,
     Table,
     destination_address,
     source_address,
 )
-from rules.service_ports import TICKET, TICKET_MASK, Ports, Statements, filled, hairpins_of, numbers, tickets_of
-from rules.statements import (
-    FlipMark,
+from rules.service_ports import TICKET, TICKET_MASK, Ports, filled, hairpins_of, numbers, tickets_of
+from rules.statements.marks import FlipMark, HasMark, Mark, SetMark
+from rules.statements.matches import (
     FromInterface,
     FromThisNode,
-    HasMark,
     InSet,
     IsDestinationNatted,
-    Mark,
-    Masquerade,
-    Refuse,
-    RefuseTcp,
-    SetMark,
-    ShowMapped,
-    ShowNumber,
-    ShowsNumber,
-    ShowsTicket,
-    drop,
     from_source,
-    go_back,
-    goto,
-    jump,
     to_destination,
 )
+from rules.statements.nat import Masquerade
+from rules.statements.priority import ShowMapped, ShowNumber, ShowsNumber, ShowsTicket
+from rules.statements.verdicts import Refuse, RefuseTcp, drop, go_back, goto, jump
 from rules.transaction import AddElement
 
 TABLE_NAME: Final = "kube-proxy-nft"

@@ -9,12 +9,9 @@ import ipaddress
 import struct
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from rules import expressions as e
-
-if TYPE_CHECKING:
-    from rules.statements import Statement
 
 PROTOCOLS: Final = {"TCP": 6, "UDP": 17, "SCTP": 132}
 PROTOCOL_NAMES: Final = {number: name for name, number in PROTOCOLS.items()}
@@ -191,12 +188,27 @@ class Set:
         return sum(part.size for part in self.data)
 
 
+class Statement(Protocol):
+    """A word of a rule: see rules/statements."""
+
+    def text(self, family: Family) -> str:
+        """As `nft list` writes it."""
+        ...
+
+    def expressions(self, family: Family) -> tuple[e.Expression, ...]:
+        """As the kernel runs it."""
+        ...
+
+
+Statements = tuple[Statement, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Statements, left to right, at the end of a chain."""
 
     chain: Chain
-    statements: tuple[Statement, ...]
+    statements: Statements
     comment: str = ""
 
     @property

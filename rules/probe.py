@@ -15,28 +15,15 @@ from msgspec import Struct
 
 from rules import expressions as e
 from rules.layout import LAYOUTS, Layout
-from rules.objects import OUTPUT, POSTROUTING, PREROUTING, Chain, Family, Rule, Set, Table
+from rules.objects import OUTPUT, POSTROUTING, PREROUTING, Chain, Family, Rule, Set, Statement, Table
 from rules.rehearsal import Kernel, rehearse
 from rules.service_ports import tickets_of
-from rules.statements import (
-    DnatByIndex,
-    DnatBySource,
-    DropTicket,
-    FromInterface,
-    FromThisNode,
-    GoToMapped,
-    HoldTicket,
-    InSet,
-    IsDestinationNatted,
-    Mark,
-    Masquerade,
-    Refuse,
-    RefuseTcp,
-    SetMark,
-    ShowMapped,
-    ShowsNumber,
-    Statement,
-)
+from rules.statements.marks import Mark, SetMark
+from rules.statements.matches import FromInterface, FromThisNode, InSet, IsDestinationNatted
+from rules.statements.nat import DnatByIndex, DnatBySource, Masquerade
+from rules.statements.priority import ShowMapped, ShowsNumber
+from rules.statements.tickets import DropTicket, HoldTicket
+from rules.statements.verdicts import GoToMapped, Refuse, RefuseTcp
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, AddTable, Operation
 
 OLDEST: Final = (5, 13)

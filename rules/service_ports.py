@@ -29,27 +29,13 @@ from functools import cached_property
 from typing import Final
 
 from rules.elements import index
-from rules.objects import Chain, Family, Field, Rule, Set, Table, destination_address, source_address
-from rules.statements import (
-    DnatByIndex,
-    DnatBySource,
-    DnatByTicket,
-    DropTicket,
-    GoToMapped,
-    HoldTicket,
-    InSet,
-    Mark,
-    MayReachItself,
-    SetMark,
-    ShowDraw,
-    ShowMapped,
-    ShowNumber,
-    ShowsNumber,
-    Statement,
-    drop,
-    goto,
-    jump,
-)
+from rules.objects import Chain, Family, Field, Rule, Set, Statements, Table, destination_address, source_address
+from rules.statements.marks import Mark, SetMark
+from rules.statements.matches import InSet, MayReachItself
+from rules.statements.nat import DnatByIndex, DnatBySource, DnatByTicket
+from rules.statements.priority import ShowDraw, ShowMapped, ShowNumber, ShowsNumber
+from rules.statements.tickets import DropTicket, HoldTicket
+from rules.statements.verdicts import GoToMapped, drop, goto, jump
 from rules.transaction import AddElement
 
 MAX_ENDPOINTS: Final = 65536
@@ -68,8 +54,6 @@ MAX_TICKETS: Final = 1 << 20
 """Clients with session affinity that a node remembers at a time."""
 
 ROUND_ROBIN: Final = "service ports that count: each has a chain"
-
-Statements = tuple[Statement, ...]
 
 
 def band(endpoints: int) -> int:

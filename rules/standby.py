@@ -19,9 +19,11 @@ from typing import Final
 
 from rules.contents import Contents
 from rules.layout import LAYOUTS, TABLE_NAME, Layout
-from rules.objects import OUTPUT, OWNER, POSTROUTING, PREROUTING, Chain, Family, Hook, Rule, Set, Table
-from rules.service_ports import TICKET, TICKET_MASK, Statements
-from rules.statements import InSet, ShowMapped, ShowNumber, ShowsTicket, go_back, goto, jump
+from rules.objects import OUTPUT, OWNER, POSTROUTING, PREROUTING, Chain, Family, Hook, Rule, Set, Statements, Table
+from rules.service_ports import TICKET, TICKET_MASK
+from rules.statements.matches import InSet
+from rules.statements.priority import ShowMapped, ShowNumber, ShowsTicket
+from rules.statements.verdicts import go_back, goto, jump
 from rules.tables import delete
 from rules.transaction import (
     AddChain,

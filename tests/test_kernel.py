@@ -21,7 +21,7 @@ from rules.errors import Failure, TransactionError, describe
 from rules.kernel import Kernel
 from rules.layout import LAYOUTS, Options
 from rules.objects import Family, Rule, Table
-from rules.statements import drop
+from rules.statements.verdicts import drop
 from rules.tables import create
 from rules.transaction import AddElement, AddRule, Operation
 from tests.netns import Namespace, in_new_namespace

@@ -13,7 +13,8 @@ from rules.elements import index, service_key
 from rules.errors import TransactionError
 from rules.layout import LAYOUTS, Options
 from rules.objects import OUTPUT, Chain, Family, Field, Rule, Set, Table
-from rules.statements import InSet, drop, goto, jump, to_destination
+from rules.statements.matches import InSet, to_destination
+from rules.statements.verdicts import drop, goto, jump
 from rules.tables import change_service_cidrs, create, remove, replace
 from rules.transaction import (
     AddChain,
