@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rules import expressions as e
-from rules import userdata
+from rules import userdata, wire_expressions
 from rules.netlink import (
     GETSETELEM,
     GETTABLE,
@@ -132,7 +132,7 @@ def read_rules(replies: Iterable[Message], table: str) -> Iterator[tuple[str, tu
     """(chain, expressions) from the replies to GETRULE, in their chains' order."""
     for found in _of_table(replies, table):
         listed = attributes(found.get(4, b""))
-        yield read_text(found[2]), tuple(e.decode(expression) for _, expression in listed)
+        yield read_text(found[2]), tuple(wire_expressions.decode(expression) for _, expression in listed)
 
 
 def read_sets(replies: Iterable[Message], table: str) -> Iterator[tuple[str, SetState]]:

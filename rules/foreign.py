@@ -13,6 +13,7 @@ from typing import ClassVar, Final, Self
 from msgspec import Struct
 
 from rules import expressions as e
+from rules import wire_expressions
 from rules.dump import dump_request, read_elements, table_request
 from rules.netlink import (
     GETCHAIN,
@@ -209,7 +210,7 @@ def decode(data: bytes) -> ForeignExpression:
     size, _ = _HEADER.unpack_from(data)
     if (name := data[4 : size - 1]) in _OTHERS:  # most of what iptables-nft writes: the quick way
         return e.Unknown(name.decode(), data[((size + 3) & ~3) + 4 :])
-    found = e.decode(data)
+    found = wire_expressions.decode(data)
     if isinstance(found, e.Payload | e.Conntrack | e.Nat | e.Masquerade):
         body = dict(attributes(data))[2]
         if _is_otherwise(found, {number: bytes(value) for number, value in attributes(body)}):

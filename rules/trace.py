@@ -15,6 +15,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from rules import expressions as e
+from rules import wire_expressions
 from rules.netlink import (
     BATCH_BEGIN,
     BATCH_END,
@@ -107,7 +108,7 @@ def batch(table: str, wanted: Wanted, sequence: int) -> bytes:
         body = name + text(3, hook) + place + u32(5, 1) + text(7, "filter")
         parts.append(message(NEWCHAIN, NLM_F_CREATE, 0, wanted.family, body))
     for hook in _HOOKS:
-        rule = nested(4, *map(e.encode, _expressions(wanted)))
+        rule = nested(4, *map(wire_expressions.encode, _expressions(wanted)))
         parts.append(message(NEWRULE, NLM_F_CREATE | NLM_F_ACK, sequence, wanted.family, name + text(2, hook) + rule))
     return b"".join([batch_mark(BATCH_BEGIN, 0), *parts, batch_mark(BATCH_END, 0)])
 

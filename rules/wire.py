@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Final
 
 from rules import expressions as e
-from rules import userdata
+from rules import userdata, wire_expressions
 from rules.netlink import (
     BATCH_BEGIN,
     BATCH_END,
@@ -171,7 +171,7 @@ def _rule_bodies(operations: Sequence[AddRule]) -> Iterator[Body]:
 
 def _rule_body(rule: Rule) -> bytes:
     body = text(1, rule.chain.table.name) + text(2, rule.chain.name)
-    body += nested(4, *map(e.encode, rule.expressions))
+    body += nested(4, *map(wire_expressions.encode, rule.expressions))
     if rule.comment:
         body += attribute(7, userdata.comment(userdata.COMMENT, rule.comment))
     return body
@@ -194,7 +194,7 @@ def _set_body(set_: Set, number: int) -> bytes:
     if set_.interval:
         body += nested(9, nested(2, *(nested(1, u32(1, part.exact_size)) for part in set_.key)))
     if set_.counts:
-        body += e.encode(e.Counter(), NFTA_SET_EXPR)
+        body += wire_expressions.encode(e.Counter(), NFTA_SET_EXPR)
     return body + attribute(13, userdata.of_set(set_))
 
 

@@ -12,7 +12,7 @@ from proxy import node_addresses
 from proxy.conntrack_socket import Flow, FlowTable, delete_request, read_flow
 from proxy.node_addresses import apply
 from proxy.state import State
-from rules import dump, expressions, userdata
+from rules import dump, userdata, wire_expressions
 from rules.adopt import adopt
 from rules.changes import Changes, merge
 from rules.diff import Programmed
@@ -82,12 +82,12 @@ def _element_lists() -> list[bytes]:
 
 def _check_expression(data: bytes) -> None:
     try:
-        found = expressions.decode(data)
+        found = wire_expressions.decode(data)
     except ValueError:
         return
     if not isinstance(found, Unknown):
-        again = [bytes(value) for _, value in list_attributes(expressions.encode(found))]
-        assert [expressions.decode(value) for value in again] == [found]
+        again = [bytes(value) for _, value in list_attributes(wire_expressions.encode(found))]
+        assert [wire_expressions.decode(value) for value in again] == [found]
 
 
 def whole_and_parts(name: str) -> list[bytes]:
