@@ -24,9 +24,11 @@ from proxy.explain.world import World, world
 from proxy.model import API_VERSIONS, KINDS, convert
 from rules.diff import scratch
 from rules.elements import Scheduler, ServicePort, endpoint, service_key
-from rules.interpret import Packet, fates, jhash
+from rules.interpret import fates
+from rules.jhash import jhash
 from rules.layout import LAYOUTS, Options
 from rules.objects import Family
+from rules.packet import Packet
 from rules.tables import create
 from tests.netns import Namespace
 

@@ -15,9 +15,10 @@ from rules.diff import SWEPT, Programmed, scratch
 from rules.elements import ServicePort, element_key, endpoint, node_port_key, service_key
 from rules.entry import ports_of
 from rules.fake import FakeKernel, FakeReader
-from rules.interpret import Packet, fates
+from rules.interpret import fates
 from rules.layout import LAYOUTS, Options
 from rules.objects import Family, Set
+from rules.packet import Packet
 from rules.packet_counts import Counted, read_packets
 from rules.probe import Missing, probe
 from rules.table_reader import TableReader

@@ -19,16 +19,18 @@ from proxy.events import Event, TablesTouched
 from proxy.ownership import NO_OWNER, Ownership, choose, remove_leftover
 from proxy.standby import BACKOFF_SECONDS, CALM, PAUSE, Nftables, Standby
 from proxy.state import State
-from rules import interpret, neighbours, standby
+from rules import neighbours, standby
 from rules.changes import Touched
 from rules.dump import TableState
 from rules.errors import Failure, KernelUnreachable, TransactionError
 from rules.fake import FakeKernel
+from rules.interpret import _Run
 from rules.kernel import Kernel
 from rules.kernel_watch import KernelWatch
 from rules.layout import LAYOUTS
 from rules.lookout import Lookout
 from rules.objects import OWNED, OWNER, Chain, Family, Hook, Set, Table
+from rules.packet import Packet, PacketState
 from rules.transaction import AddChain, AddElement, AddSet, AddTable, DeleteElement, DeleteTable, FlushChain, Operation
 from tests.histories import BATCHES, NODE_NAME, listing
 from tests.meddling import Meddling, add_chain, ever_worse, flush_ruleset, take_elements
@@ -250,8 +252,8 @@ def test_a_packet_that_it_does_not_lead_goes_on_as_it_came(hook: Hook) -> None:
     world.settle()
     table = world.kernel.dump(standby.table(Family.IPV4))
     assert table
-    packet = interpret.Packet(Family.IPV4, bytes((10, 244, 0, 9)), bytes((10, 96, 0, 9)), 6, 80, "eth0")
-    ends = interpret._Run(table, packet).base(hook, {interpret._State(): 1.0})
+    packet = Packet(Family.IPV4, bytes((10, 244, 0, 9)), bytes((10, 96, 0, 9)), 6, 80, "eth0")
+    ends = _Run(table, packet).base(hook, {PacketState(): 1.0})
     assert {(what, state.priority): chance for (what, state), chance in ends.items()} == {("accept", bytes(4)): 1.0}
 
 

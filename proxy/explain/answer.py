@@ -73,7 +73,7 @@ class Answer(Struct, frozen=True, rename="camel"):
 
 
 def answer(world: World, question: Question, live: TableState | None = None) -> Answer:
-    """live: the kernel's table. Raises rules.interpret.NotUnderstood of it alone."""
+    """live: the kernel's table. Raises rules.interpret_rule.NotUnderstood of it alone."""
     packet = question.packet
     claims = _claims(world, question)
     candidates = world.state.candidates(claims[0]) if claims else []

@@ -25,7 +25,7 @@ from proxy.trouble import Trouble
 from proxy.unread import Unread
 from rules.dump import TableState
 from rules.errors import KernelUnreachable
-from rules.interpret import NotUnderstood
+from rules.interpret_rule import NotUnderstood
 from rules.kernel import Kernel
 from rules.layout import LAYOUTS, TABLE_NAME
 from rules.objects import Family

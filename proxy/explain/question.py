@@ -20,8 +20,8 @@ from proxy.explain.world import World
 from proxy.nodes import node_ips
 from proxy.services import PortInfo, Scope
 from rules.elements import address_of
-from rules.interpret import Packet
 from rules.objects import PROTOCOLS, Family
+from rules.packet import Packet
 
 OUTSIDE: Final = {
     Family.IPV4: ipaddress.ip_address("203.0.113.1").packed,
