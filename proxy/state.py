@@ -32,8 +32,8 @@ from proxy.services import Name, PortInfo, Scope, ServiceInfo
 from proxy.slices import Condition, SliceInfo
 from proxy.udp import NO_FLOWS, UdpChange, UdpFlows, is_udp
 from rules.elements import ServicePort, Sources, address_of, address_range, describe_key, endpoint, family_of
+from rules.endpoint_numbers import MAX_ENDPOINTS
 from rules.objects import Family
-from rules.service_ports import MAX_ENDPOINTS
 
 MAX_TRIGGERS: Final = 10_000
 """More are not remembered while the kernel does not take what we have for it."""

@@ -19,12 +19,14 @@ from rules.compare import are_same_rules, deletion, is_same_element
 from rules.diff import Plan, Programmed
 from rules.dump import ChainState, SetState, TableState, hooked
 from rules.elements import Scheduler, ServicePort, element_key, index
+from rules.endpoint_numbers import LOCAL, TICKET
 from rules.entry import ports_of
+from rules.groups import Group
 from rules.layout import LAYOUTS, Layout, Network, Options
 from rules.numbering import Slots
 from rules.objects import OWNED, PERSIST, Chain, Family, Rule, Set
 from rules.past import Past, Spare
-from rules.service_ports import LOCAL, TICKET, Group, Ports
+from rules.service_ports import Ports
 from rules.tables import own
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, FlushChain, Operation
 

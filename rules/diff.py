@@ -17,11 +17,12 @@ from msgspec import structs
 
 from rules.elements import ServicePort, address_of, element_key, index, is_node_port
 from rules.entry import Entry, elements, homes, identity, in_turn, lists, ports_of
+from rules.groups import Group
 from rules.layout import LAYOUTS, Layout
 from rules.numbering import Slots, place, place_sticky
 from rules.objects import Family, Rule, Set
 from rules.past import Past, Spare, Turn
-from rules.service_ports import Group, Ports
+from rules.service_ports import Ports
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, FlushChain, Operation
 
 K = TypeVar("K")

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from rules.elements import Scheduler, ServicePort, element_key, index, is_node_port
+from rules.endpoint_numbers import LOCAL, TICKET, band, shown
+from rules.groups import Group
 from rules.layout import Layout
 from rules.numbering import Slots, dense
 from rules.objects import Set
-from rules.service_ports import LOCAL, TICKET, Group, Ports, band, shown
+from rules.service_ports import Ports
 from rules.transaction import AddElement
 
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from ipaddress import IPv4Network, IPv6Network
 from typing import Final
 
+from rules.endpoint_numbers import TICKET, TICKET_MASK
 from rules.objects import (
     OUTPUT,
     POSTROUTING,
@@ -28,7 +29,7 @@ from rules.objects import (
     destination_address,
     source_address,
 )
-from rules.service_ports import TICKET, TICKET_MASK, Ports, filled, hairpins_of, numbers, tickets_of
+from rules.service_ports import Ports, filled, hairpins_of, numbers, tickets_of
 from rules.statements.marks import FlipMark, HasMark, Mark, SetMark
 from rules.statements.matches import (
     FromInterface,

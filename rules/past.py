@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from rules.groups import Group
 from rules.numbering import Slots
-from rules.service_ports import Group
 
 Turn = tuple[str, bool, bytes]
 """Which list of which service port has a chain of its own for round robin: (Ports.prefix, local, key)."""

@@ -1,7 +1,7 @@
 """Service ports in the table: the sets and maps that they are in, and the chains that choose an endpoint.
 
 A service port with N endpoints is an element of a map that says N, and N elements of the map `endpoints`, numbered from 0
-without gaps. Chain `pick-N` draws a number below N and looks it up. Above EXACT there are chains for powers of two only: they
+without gaps (rules/endpoint_numbers.py). Chain `pick-N` draws a number below N and looks it up. Above EXACT there are chains for powers of two only: they
 draw until a number is an endpoint's, evenly, in less than two draws on average. After DRAWS misses a number below the half
 decides, which always is one, but for the packet that was already here when the service port changed: for it there is
 `pick-late`.
@@ -28,50 +28,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from rules.elements import index
+from rules.endpoint_numbers import EXACT, LOCAL, MAX_ENDPOINTS, MODULI, TICKET, band, shown
 from rules.objects import Chain, Family, Field, Rule, Set, Statements, Table, destination_address, source_address
 from rules.statements.marks import Mark, SetMark
 from rules.statements.matches import InSet, MayReachItself
-from rules.statements.nat import DnatByIndex, DnatBySource, DnatByTicket
-from rules.statements.priority import ShowDraw, ShowMapped, ShowNumber, ShowsNumber
-from rules.statements.tickets import DropTicket, HoldTicket
+from rules.statements.nat import DnatByIndex, DnatByTicket
+from rules.statements.priority import ShowMapped, ShowNumber, ShowsNumber
+from rules.statements.tickets import DropTicket
 from rules.statements.verdicts import GoToMapped, drop, goto, jump
 from rules.transaction import AddElement
 
-MAX_ENDPOINTS: Final = 65536
 DRAWS: Final = 5
 BLIND_DRAWS: Final = 3
-EXACT: Final = 16
-"""Up to here there is a chain for each number of endpoints."""
-LOCAL: Final = MAX_ENDPOINTS
-"""Where the numbers of the second list begin."""
-TICKET: Final = 0x4B50_0000
-"""What travels in a packet's priority is above it ("KP"), so that a priority of somebody else's is not cleared."""
-TICKET_MASK: Final = 0xFFFC_0000
-HERE: Final = 0x0002_0000
-"""Added to a number of endpoints, some of which may connect to themselves."""
 MAX_TICKETS: Final = 1 << 20
 """Clients with session affinity that a node remembers at a time."""
 
 ROUND_ROBIN: Final = "service ports that count: each has a chain"
-
-
-def band(endpoints: int) -> int:
-    """Which band a number of endpoints (>= 1) belongs to: 0 for 1, 1 for 2, 2 for 3 and 4, 3 for 5 to 8 …"""
-    return (endpoints - 1).bit_length()
-
-
-def drawn_below(endpoints: int) -> int:
-    """A service port with so many endpoints (>= 1) draws numbers below this: their number, or a power of two."""
-    return endpoints if endpoints <= EXACT else 2 ** band(endpoints)
-
-
-MODULI: Final = (*range(1, EXACT + 1), *(2**i for i in range(band(EXACT) + 1, band(MAX_ENDPOINTS) + 1)))
-
-
-def shown(endpoints: int, *, here: bool) -> bytes:
-    """What maps say of a service port with so many endpoints (>= 1). here: some of them may connect to themselves."""
-    return index(TICKET | (HERE if here else 0) | drawn_below(endpoints))
 
 
 def filled(chain: Chain, *rules: Statements) -> tuple[Chain, list[Rule]]:
@@ -102,53 +74,6 @@ def hairpins_of(table: Table) -> Set:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Service ports of one band whose endpoints are not drawn anew for each connection; made when the first one comes,
-    kept for good. timeout: session affinity, in seconds; 0: the client's address decides, and nothing is remembered."""
-
-    ports: Ports
-    local: bool
-    band: int
-    timeout: int
-
-    @property
-    def name(self) -> str:
-        where = f"{self.ports.prefix}{'local-' if self.local else ''}"
-        return f"{where}sticky-{2**self.band}-for-{self.timeout}s" if self.timeout else f"{where}hashed-{2**self.band}"
-
-    @cached_property
-    def services(self) -> Set:
-        how = f"clients stay for {self.timeout} s" if self.timeout else "by the client's address"
-        return Set(
-            self.ports.table, self.name, self.ports.key, comment=f"service ports with {_count(self.band)}, {how}"
-        )
-
-    def rules(self) -> Iterator[tuple[Chain, list[Rule]]]:
-        """Its chain, and the rule that leads there."""
-        numbers = [2**self.band] * (DRAWS if self.band > 1 else 1)
-        numbers += [2 ** (self.band - 1)] if self.band > 1 else []
-        draws = self._tickets(numbers) if self.timeout else self._hashes(numbers)
-        yield filled(Chain(self.ports.table, self.name), *draws, (goto(self.ports.pick_late(self.local).name),))
-        yield filled(self.ports.pick_special(self.local), (InSet(self.services), goto(self.name)))
-
-    def _tickets(self, numbers: list[int]) -> Iterator[Statements]:
-        tickets = tickets_of(self.ports.table, self.local)
-        yield (ShowMapped(self.ports.affinity),)
-        offset = TICKET | (LOCAL if self.local else 0)
-        for modulus in [numbers[0], *numbers, *([1] if self.band else [])]:
-            yield (HoldTicket(tickets, modulus, offset, self.timeout),)
-            yield (jump(self.ports.use_ticket(self.local).name),)
-        # No room for another ticket.
-        for modulus in numbers:
-            yield ShowDraw(modulus, offset), DnatByTicket(self.ports.sticky_endpoints)
-
-    def _hashes(self, numbers: list[int]) -> Iterator[Statements]:
-        offset = LOCAL if self.local else 0
-        for seed, modulus in enumerate(numbers, 1):
-            yield (DnatBySource(self.ports.endpoints, modulus, offset, seed),)
-
-
-@dataclass(frozen=True)
 class Ports:
     """Service ports under one kind of key: (address, protocol, port), or for NodePorts (protocol, port).
 
@@ -174,7 +99,7 @@ class Ports:
     # Where a service port leads.
 
     def services(self, local: bool) -> Set:
-        """What `drawn_below` gives for all endpoints of a service port, or for those on this node."""
+        """What `shown` gives for all endpoints of a service port, or for those on this node."""
         return self._local_services if local else self._services
 
     @cached_property
@@ -186,7 +111,7 @@ class Ports:
         return numbers(self.table, f"{self.prefix}local-service-ports", self.key, "endpoints on this node")
 
     def by_number(self, local: bool) -> Set:
-        """From what `drawn_below` gives to the chain that draws so. Its elements never change: see `fixed`."""
+        """From what `shown` gives to the chain that draws so. Its elements never change: see `fixed`."""
         return self._local_by_number if local else self._by_number
 
     @cached_property
@@ -384,7 +309,7 @@ class Ports:
 
 
 def numbers(table: Table, name: str, key: tuple[Field, ...], of_what: str) -> Set:
-    """A map from service ports to what `drawn_below` gives."""
+    """A map from service ports to what `shown` gives."""
     comment = f"service port : number of {of_what}, above {EXACT} the next power of two (4b52: some on this node)"
     return Set(table, name, key, (Field.PRIORITY,), comment=comment, typeof=True)
 
@@ -402,7 +327,3 @@ def _blind(endpoints: Set, offset: int) -> Iterator[Statements]:
     of two, more than half of the draws find something, each endpoint alike."""
     for i in range(band(MAX_ENDPOINTS), 0, -1):
         yield from [(DnatByIndex(endpoints, 2**i, offset),)] * BLIND_DRAWS
-
-
-def _count(i: int) -> str:
-    return f"{2 ** (i - 1) + 1} to {2**i} endpoints" if i > 1 else f"{i + 1} endpoint{'s' * (i > 0)}"

@@ -18,9 +18,9 @@ from dataclasses import replace
 from typing import Final
 
 from rules.contents import Contents
+from rules.endpoint_numbers import TICKET, TICKET_MASK
 from rules.layout import LAYOUTS, TABLE_NAME, Layout
 from rules.objects import OUTPUT, OWNER, POSTROUTING, PREROUTING, Chain, Family, Hook, Rule, Set, Statements, Table
-from rules.service_ports import TICKET, TICKET_MASK
 from rules.statements.matches import InSet
 from rules.statements.priority import ShowMapped, ShowNumber, ShowsTicket
 from rules.statements.verdicts import go_back, goto, jump

@@ -20,12 +20,12 @@ from proxy.settings import Settings
 from proxy.state import State
 from rules.diff import scratch
 from rules.dump import ChainState, TableState
+from rules.endpoint_numbers import LOCAL, TICKET
 from rules.expressions import NumberGenerator
 from rules.fake import FakeKernel
 from rules.kernel import Kernel
 from rules.layout import LAYOUTS
 from rules.objects import Family
-from rules.service_ports import LOCAL, TICKET
 from rules.transaction import AddElement, AddRule
 from tests.histories import BATCHES, NODE_NAME, Cluster, listing, remember
 from tests.netns import Namespace

@@ -19,13 +19,13 @@ from rules import probe as probing
 from rules.dump import SetState
 from rules.errors import Failure, TransactionError
 from rules.fake import FakeKernel
+from rules.groups import Group
 from rules.kernel import Kernel
 from rules.layout import LAYOUTS, Layout, Options
 from rules.netlink import NETLINK_NETFILTER, NFNLGRP_NFTABLES, NLM_F_ACK, attributes, message
 from rules.objects import Chain, Family, Hook, Set
 from rules.probe import expressions, is_too_old, kind, probe, sets
 from rules.rehearsal import IMPOSSIBLE, rehearse
-from rules.service_ports import Group
 from rules.tables import create
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, AddTable, Operation
 from tests.netns import Namespace, in_new_namespace

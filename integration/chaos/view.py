@@ -16,10 +16,10 @@ from typing import Any, Final
 from rules.diff import scratch
 from rules.dump import ChainState, TableState
 from rules.elements import ServicePort, address_of, describe_key, element_key, is_node_port
+from rules.endpoint_numbers import LOCAL, TICKET
 from rules.expressions import NumberGenerator
 from rules.layout import LAYOUTS, Network
 from rules.objects import Family
-from rules.service_ports import LOCAL, TICKET
 from rules.transaction import AddElement, AddRule
 
 Key = tuple[Family, bool, bytes]
