@@ -33,7 +33,9 @@ def drawn_below(endpoints: int) -> int:
     return endpoints if endpoints <= EXACT else 2 ** band(endpoints)
 
 
-MODULI: Final = (*range(1, EXACT + 1), *(2**i for i in range(band(EXACT) + 1, band(MAX_ENDPOINTS) + 1)))
+POWERS: Final = tuple(2**i for i in range(1, band(MAX_ENDPOINTS) + 1))
+"""The powers of two that are drawn below."""
+MODULI: Final = (*range(1, EXACT + 1), *(power for power in POWERS if power > EXACT))
 """All that `drawn_below` can give: below each of them, a chain draws."""
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from rules.endpoint_numbers import EXACT, LOCAL, MAX_ENDPOINTS, MODULI, TICKET, band, shown
+from rules.endpoint_numbers import EXACT, LOCAL, MODULI, POWERS, TICKET, shown
 from rules.objects import Chain, Family, Field, Rule, Set, Statements, Table, destination_address, source_address
 from rules.statements.marks import Mark, SetMark
 from rules.statements.matches import InSet, MayReachItself
@@ -276,12 +276,14 @@ class Ports:
                 (InSet(self.dropped), drop()),
                 (goto(self.refuse.name),),
             )
+            for modulus in POWERS:
+                yield filled(self._draw(local, modulus), (DnatByIndex(self.endpoints, modulus, first),))
             for modulus in MODULI:
                 below = self._pick_below(local, modulus)
-                yield filled(below, *_draws(self.endpoints, modulus, first), late)
+                yield filled(below, *self._draws(local, modulus), late)
                 yield filled(self._pick_here(local, modulus), self_marked, (goto(below.name),))
             yield filled(self._pick_by_number(local), self.go_by_number(local), late)
-            yield filled(self._pick_blind(local), *_blind(self.endpoints, first))
+            yield filled(self._pick_blind(local), *self._blind(local))
             yield filled(
                 self.pick(local),
                 (ShowsNumber(0), ShowMapped(self.services(local)), goto(self._pick_by_number(local).name)),
@@ -295,11 +297,28 @@ class Ports:
         """With a number that `services` gave in the packet's priority: to an endpoint."""
         return (GoToMapped(self.by_number(local)),)
 
+    def _draws(self, local: bool, modulus: int) -> Iterator[Statements]:
+        yield ShowNumber(0), DnatByIndex(self.endpoints, modulus, LOCAL if local else 0)
+        if modulus > EXACT:
+            yield from [(jump(self._draw(local, modulus).name),)] * (DRAWS - 1)
+            yield (jump(self._draw(local, modulus // 2).name),)
+
+    def _blind(self, local: bool) -> Iterator[Statements]:
+        """Without knowing how many there are: below a number that is too high nothing is found, mostly; below the right
+        power of two, more than half of the draws find something, each endpoint alike."""
+        for modulus in reversed(POWERS):
+            yield from [(jump(self._draw(local, modulus).name),)] * BLIND_DRAWS
+
     def _pick_by_number(self, local: bool) -> Chain:
         return Chain(self.table, f"{self.pick(local).name}-by-number")
 
     def _pick_below(self, local: bool, modulus: int) -> Chain:
         return Chain(self.table, f"{self.pick(local).name}-{modulus}")
+
+    def _draw(self, local: bool, modulus: int) -> Chain:
+        """One draw, for all chains that repeat it: each new element of a map has the kernel look at every rule that asks the
+        map, so few rules should."""
+        return Chain(self.table, f"{self.prefix}draw{'-local' if local else ''}-{modulus}")
 
     def _pick_here(self, local: bool, modulus: int) -> Chain:
         return Chain(self.table, f"{self._pick_below(local, modulus).name}-here")
@@ -312,18 +331,3 @@ def numbers(table: Table, name: str, key: tuple[Field, ...], of_what: str) -> Se
     """A map from service ports to what `shown` gives."""
     comment = f"service port : number of {of_what}, above {EXACT} the next power of two (4b52: some on this node)"
     return Set(table, name, key, (Field.PRIORITY,), comment=comment, typeof=True)
-
-
-def _draws(endpoints: Set, modulus: int, offset: int) -> Iterator[Statements]:
-    draw = DnatByIndex(endpoints, modulus, offset)
-    yield ShowNumber(0), draw
-    if modulus > EXACT:
-        yield from [(draw,)] * (DRAWS - 1)
-        yield (DnatByIndex(endpoints, modulus // 2, offset),)
-
-
-def _blind(endpoints: Set, offset: int) -> Iterator[Statements]:
-    """Without knowing how many there are: below a number that is too high nothing is found, mostly; below the right power
-    of two, more than half of the draws find something, each endpoint alike."""
-    for i in range(band(MAX_ENDPOINTS), 0, -1):
-        yield from [(DnatByIndex(endpoints, 2**i, offset),)] * BLIND_DRAWS

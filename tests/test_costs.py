@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -12,7 +13,9 @@ from proxy.agent import Agent
 from proxy.events import Delete, Event, Inbox, Put, Replace
 from proxy.model import ENDPOINT_SLICE, NODE, SERVICE, SERVICE_CIDR, Service, convert
 from proxy.state import State
+from rules.expressions import Lookup
 from rules.fake import FakeKernel
+from rules.layout import LAYOUTS, Layout, Options
 from rules.transaction import Operation
 
 ENDPOINTS = 10
@@ -180,3 +183,17 @@ def test_no_change_at_all_looks_at_nothing(big: Agent) -> None:
 def test_the_costs_are_really_counted(small: Agent) -> None:
     """A change of a large Service costs more than one of a small Service."""
     assert cost(small, [pods(10), pods(500)])[0] > cost(small, [pods(10), pods(11)])[0]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=["ip", "ip6"])
+def test_few_rules_ask_the_maps_of_endpoints(layout: Layout) -> None:
+    """For each element that a map gets, the kernel looks at every rule that asks the map."""
+    asking = Counter(
+        expression.set
+        for _, rules in layout.rules(Options(), ())
+        for rule in rules
+        for expression in rule.expressions
+        if isinstance(expression, Lookup)
+    )
+    assert asking["endpoints"] == asking["nodeport-endpoints"]
+    assert 0 < asking["endpoints"] <= 90
