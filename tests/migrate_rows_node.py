@@ -153,6 +153,13 @@ NODE_ROWS: list[Row] = [
         lambda: running(*WEB, mode="iptables", mark=0x4000, here=here(marks=(MarkUse("x", 0x80, "", True),))),
     ),
     Row(
+        "mark-collision",
+        "change",
+        "all of a connection's mark",
+        lambda: facts(*WEB, here=here(marks=(MarkUse("chain inet mine pre", 0xFFFFFFFF, "", True),))),
+        lambda: facts(*WEB, here=here(marks=(MarkUse("chain inet mine pre", 0xFFFFBFFF, "", True),))),
+    ),
+    Row(
         "nat-priority",
         "info",
         "chain ip nat OUTPUT",

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import ipaddress
+import struct
 
 import pytest
 
 from proxy.detect.kernel_support import KernelFiles
 from proxy.migrate import base_chains
 from proxy.migrate.facts import ForwardFilter, MarkUse, Translation
+from proxy.migrate.nft_marks import used
 from proxy.migrate.other_tables import OtherTables
+from rules import expressions as e
+from rules.netlink import u32
 from tests.dataplanes import inside, needs, needs_root
 from tests.netns import Namespace
 
 pytestmark = [needs_root, needs("nft")]
 PODS = (ipaddress.ip_network("10.244.0.0/16"), ipaddress.ip_network("fd44::/48"))
 FORWARD = "type filter hook forward priority 0; policy {}"
+ALL = 0xFFFFFFFF
 NEW_ONLY = "ct state established,related accept"
 FIREWALLD = """
 table inet firewalld {
@@ -116,12 +121,79 @@ table inet mine {
 table ip kube-proxy { chain x { type filter hook output priority 0; meta mark set 0x4000; }; }
 """.replace("ip saddr 10.96.0.1 masquerade\n", "ip saddr 10.96.0.1 accept\n"),
     )
-    assert {(use.place, use.mask) for use in found.marks} == {
-        ("chain inet mine pre", 0x4000),
-        ("chain inet mine pre", 0xFF00),
-        ("chain inet mine whole", 0xFFFFFFFF),
+    assert {(use.place, use.mask, use.of_connections) for use in found.marks} == {
+        ("chain inet mine pre", 0x4000, False),
+        ("chain inet mine pre", 0xFF00, False),
+        ("chain inet mine pre", ALL, False),
+        ("chain inet mine pre", ALL, True),
+        ("chain inet mine whole", ALL, False),
     }
     assert found.translations == [
         Translation("chain inet mine nat", "10.96.0.1/32", "TCP", "80", "another address"),
         Translation("chain inet mine nat", "fd00::/112", "UDP", "53", "another address"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "packet", "connection"),
+    [
+        ("ct mark set 0x1", 0, ALL),
+        ("ct mark set ct mark | 0x100", 0, 0x100),
+        ("ct mark set ct mark & 0xffffbfff", 0, 0x4000),
+        ("ct mark set ct mark & 0xffffff00 | 0x1", 0, 0xFF),
+        ("ct mark set ct mark ^ 0x4000", 0, 0x4000),
+        ("ct mark set numgen inc mod 4", 0, ALL),
+        ("ct mark set ip saddr map { 192.0.2.1 : 0x1 }", 0, ALL),
+        ("ct mark set ct mark & 0xff map { 0x1 : 0x2 }", 0, ALL),
+        ("ct mark & 0x4000 == 0x4000", 0, 0x4000),
+        ("ct mark & 0xff == 0x1 ct mark & 0xff00 != 0", 0, 0xFFFF),
+        ("ct mark 0x1 accept", 0, ALL),
+        ("ct mark != 0", 0, ALL),
+        ("ct mark 1-5", 0, ALL),
+        ("ct mark != 1-5", 0, ALL),
+        ("ct mark { 1, 2 }", 0, ALL),
+        ("ct mark != { 1, 2 }", 0, ALL),
+        ("ct mark & 0xf0 vmap { 0x10 : accept }", 0, 0xF0),
+        ("ip saddr . ct mark { 192.0.2.1 . 0x1 }", 0, ALL),
+        ("update @seen { ct mark }", 0, ALL),
+        ("ct mark set meta mark", ALL, ALL),
+        ("ct mark set meta mark & 0xff00", 0xFF00, ALL),
+        ("meta mark set ct mark", ALL, ALL),
+        ("meta mark set ct mark & 0xff", ALL, 0xFF),
+        ("meta mark set meta mark & 0xffffff00 | 0x2", 0xFF, 0),
+        ("ct mark & 0xff == 0x1 meta mark set meta mark | 0x80", 0x80, 0xFF),
+        ("ct original ip saddr 192.0.2.1 ct state new meta priority set 3", 0, 0),
+        ("ct label 3 ct zone set 3", 0, 0),
+    ],
+)
+def test_marks_of_packets_and_of_connections(namespace: Namespace, rule: str, packet: int, connection: int) -> None:
+    chain = f"chain pre {{ type filter hook prerouting priority -150; {rule}; }}"
+    seen = "set seen { typeof ct mark; flags dynamic; timeout 1m; }"
+    found = of(namespace, f"table ip mine {{ {seen}; {chain}; }}\n")
+    place = "chain ip mine pre"
+    assert set(found.marks) == {
+        MarkUse(place, bits, "", of_connections)
+        for bits, of_connections in ((packet, False), (connection, True))
+        if bits
+    }
+    assert not found.unread
+
+
+@pytest.mark.parametrize(
+    ("op", "packet", "connection"),
+    [(4, 0xFF00, 0xFF00), (5, 0xFF00, 0xFF00), (3, 0xFF00, ALL)],
+    ids=["or", "xor", "and"],
+)
+def test_a_copy_that_newer_nft_writes_with_masks(op: int, packet: int, connection: int) -> None:
+    """`ct mark set ct mark & 0xffff00ff | meta mark & 0xff00`, which the nft that is here cannot write."""
+    first, second = e.WORD, e.WORD + 1
+    two_registers = u32(1, first) + u32(2, first) + u32(3, 4) + u32(6, op) + u32(8, second)
+    rule = (
+        e.Conntrack(e.Conntrack.MARK, register=first),
+        e.Bitwise(struct.pack("=I", 0xFFFF00FF), bytes(4), 4, first, first),
+        e.Meta(e.Meta.MARK, register=second),
+        e.Bitwise(struct.pack("=I", 0xFF00), bytes(4), 4, second, second),
+        e.Unknown("bitwise", two_registers),
+        e.Unknown("ct", u32(2, e.Conntrack.MARK) + u32(4, first)),
+    )
+    assert used(rule) == (packet, connection)

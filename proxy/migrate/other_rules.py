@@ -1,5 +1,5 @@
-"""A rule of another program's nftables table: which bits of the mark it uses, whether a connection to a pod passes it, and
-whether it leads a Service's address elsewhere. Pure.
+"""A rule of another program's nftables table: whether a connection to a pod passes it, and whether it leads a Service's
+address elsewhere. Pure.
 
 Only what bears on that is understood; of any other condition it is taken for possible that it holds.
 """
@@ -26,7 +26,6 @@ NFPROTO, OIFNAME = 15, 7
 STATE, STATUS = 0, 2
 NEW, DESTINATION_NAT = 8, 0x20
 NAT_DESTINATION: Final = 1
-ALL: Final = (1 << 32) - 1
 PASSING: Final = frozenset({"counter", "log", "quota", "notrack"})
 """Expressions that go on with every packet. (A quota does not, one day.)"""
 _ADDRESSES: Final = {
@@ -40,13 +39,12 @@ _ENDS: Final = {e.Verdict.ACCEPT: "accept", e.Verdict.DROP: "drop", e.Verdict.RE
 
 class Seen(Struct, frozen=True):
     """matches: whether a new connection from outside to a pod is meant. ends: "accept", "drop", "return", "jump", "goto" (to
-    `chain`), "maybe" (a map of verdicts); "" goes on. marks: bits that it sets or compares. destination: of a translation, "" if
-    there is none, with its protocol and port."""
+    `chain`), "maybe" (a map of verdicts); "" goes on. destination: of a translation, "" if there is none, with
+    its protocol and port."""
 
     matches: Match
     ends: str
     chain: str = ""
-    marks: int = 0
     destination: str = ""
     protocol: str = ""
     port: str = ""
@@ -60,7 +58,7 @@ def look(family: Family, expressions: Iterable[ForeignExpression], pods: Sequenc
     results = set(rule.results)
     matches: Match = "no" if "no" in results else "maybe" if "maybe" in results else "yes"
     translated = rule.destination if rule.translates else ""
-    return Seen(matches, rule.ends, rule.chain, rule.marks, translated, rule.protocol, rule.port)
+    return Seen(matches, rule.ends, rule.chain, translated, rule.protocol, rule.port)
 
 
 class _Rule:
@@ -71,7 +69,6 @@ class _Rule:
         self._held: dict[int, tuple[str, bytes]] = {}
         self.results: list[Match] = []
         self.ends = self.chain = self.destination = self.protocol = self.port = ""
-        self.marks = 0
         self.translates = False
 
     def add(self, it: ForeignExpression) -> None:
@@ -79,10 +76,8 @@ class _Rule:
             case e.Payload():
                 self._held[word_of(it.register)] = self._payload(it), b""
             case e.Meta(register=int(register)):
-                names = {e.Meta.MARK: "mark", NFPROTO: "nfproto", OIFNAME: "oif", e.Meta.IIFNAME: "iif", 16: "l4proto"}
+                names = {NFPROTO: "nfproto", OIFNAME: "oif", e.Meta.IIFNAME: "iif", 16: "l4proto"}
                 self._held[word_of(register)] = names.get(it.key, "other"), b""
-            case e.Meta(source=int(source), key=e.Meta.MARK):
-                self.marks |= self._set_bits(*self._held.get(word_of(source), ("", b"")))
             case e.Meta() | e.Byteorder() | e.Counter():
                 pass
             case e.Conntrack(register=int(register)):
@@ -93,8 +88,6 @@ class _Rule:
             case e.Compare():
                 self._compare(it, *self._held.get(word_of(it.register), ("other", b"")))
             case e.Lookup():
-                what, mask = self._held.get(word_of(it.source), ("other", b""))
-                self._use_mark(what, mask)
                 if it.register == e.VERDICT:
                     self.ends = "maybe"
                 elif it.register is None:
@@ -127,18 +120,7 @@ class _Rule:
             return _ADDRESSES.get((self._family, it.offset), "other")
         return "dport" if (it.base, it.offset, it.length) == (2, 2, 2) else "other"
 
-    def _set_bits(self, what: str, mask: bytes) -> int:
-        """That may be other than before: what is kept is in the mask, what is turned in the other half."""
-        if what != "mark" or len(mask) != 8:
-            return ALL
-        return (~_number(mask[:4]) & ALL) | _number(mask[4:])
-
-    def _use_mark(self, what: str, mask: bytes) -> None:
-        if what == "mark":
-            self.marks |= _number(mask[:4]) if mask else ALL
-
     def _compare(self, it: e.Compare, what: str, mask: bytes) -> None:
-        self._use_mark(what, mask)
         compare: Callable[[bytes, bytes], Match] | None = {
             "nfproto": lambda value, _: "yes" if value[:1] == bytes((self._family,)) else "no",
             "iif": lambda value, _: interface_match(read_text(value), is_in=True),

@@ -16,6 +16,7 @@ from proxy.addresses import Network
 from proxy.detect.netlink import Netlink
 from proxy.migrate.base_chains import FAMILIES
 from proxy.migrate.facts import BaseChain, ForwardFilter, MarkUse, Translation
+from proxy.migrate.nft_marks import KEY_OF_MARK, used
 from proxy.migrate.other_rules import Seen, look
 from proxy.unread import Unread
 from rules.foreign import ForeignExpression, decode
@@ -27,12 +28,11 @@ OURS: Final = frozenset({"iptables", "iptables-legacy", "kube-proxy", "kube-prox
 """Programs whose tables are read otherwise."""
 NUMBERS: Final = {name: number for number, name in FAMILIES.items()}
 MOST: Final = 1000
-"""Uses of the mark, and translations, that are kept."""
+"""Uses of marks, and translations, that are kept."""
 REMEMBERED: Final = 4096
 """Expressions that are kept decoded: most of a big table's are the same few."""
-_OF_MARK: Final = b"\x08\0\x02\0\0\0\0\x03"
 _OF_NAT: Final = (b"nat\0", b"redir\0", b"tproxy\0")
-"""Without these a rule has nothing to do with the mark (of meta's keys the third), or with a translation."""
+"""Without one of these a rule has nothing to do with a translation."""
 SHOWN: Final = 20
 """Chains of a table that are named for the same bits."""
 _NFGENMSG = struct.Struct(">BBH")
@@ -83,19 +83,20 @@ class OtherTables:
     def _take(self, family: str, name: str, bases: Iterable[BaseChain], rules: Iterable[tuple[str, bytes]]) -> None:
         by_chain: dict[str, list[bytes]] = {}
         of = {(base.name): base for base in bases}
-        seen: dict[int, set[str]] = {}
         program = next((base.program for base in of.values()), "")
-        families = _families(family)
+        seen: dict[tuple[int, bool], set[str]] = {}
         for chain, rule in rules:
             by_chain.setdefault(chain, []).append(rule)
-            translates = any(part in rule for part in _OF_NAT)
-            for number in families if translates else families[:1] if _OF_MARK in rule else ():
+            place = f"chain {family} {name} {chain}"
+            if KEY_OF_MARK in rule:
+                bits = used(_expressions(rule))
+                for mask, of_connections in ((bits.packet, False), (bits.connection, True)):
+                    chains = seen.setdefault((mask, of_connections), set())
+                    if mask and chain not in chains and len(chains) < SHOWN and len(self.marks) < MOST:
+                        chains.add(chain)
+                        self.marks.append(MarkUse(place, mask, program, of_connections))
+            for number in _families(family) if any(part in rule for part in _OF_NAT) else ():
                 one = look(number, _expressions(rule), ())
-                place = f"chain {family} {name} {chain}"
-                chains = seen.setdefault(one.marks, set())
-                if one.marks and chain not in chains and len(chains) < SHOWN and len(self.marks) < MOST:
-                    chains.add(chain)
-                    self.marks.append(MarkUse(place, one.marks, program))
                 if one.destination and one.matches != "no" and len(self.translations) < MOST:
                     self.translations.append(
                         Translation(place, one.destination, one.protocol, one.port, "another address")
