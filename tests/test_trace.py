@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
 from typing import Final
@@ -14,13 +16,26 @@ import pytest
 from proxy.addresses import parse_address
 from proxy.errors import UsageError
 from proxy.trace.command import read_target
+from proxy.trace.words import describe
 from rules.diff import scratch
 from rules.elements import ServicePort, endpoint, service_key
-from rules.expressions import Compare, Immediate, Payload, Verdict
+from rules.expressions import (
+    Bitwise,
+    Compare,
+    Conntrack,
+    Expression,
+    Immediate,
+    Lookup,
+    Meta,
+    Payload,
+    Verdict,
+)
 from rules.layout import LAYOUTS, Options
 from rules.objects import Family
 from rules.tables import create
-from rules.trace import Wanted, describe
+from rules.trace import Wanted
+from rules.trace_socket import TraceSocket
+from tests.dataplanes import inside
 from tests.netns import Namespace
 
 TRACE: Final = (sys.executable, "-m", "proxy.cli", "trace")
@@ -131,6 +146,53 @@ def test_networks_are_named() -> None:
     assert describe((Payload(1, 8, 8), Compare(Compare.UNEQUAL, b"\xfd" + bytes(7)))) == "ip6 saddr != fd00::/64"
     assert describe((Payload(1, 12, 4), Compare(Compare.EQUAL, b"\x0a\xf4\0\1"))) == "ip saddr == 10.244.0.1"
     assert describe((Payload(1, 1, 1), Compare(Compare.EQUAL, b"\0"))) == "a part of the packet == 0x00"
+
+
+MARKS: Final = re.compile(r"(?:meta|ct) mark (?:set (?:meta|ct) mark )?[&|^=!]+ 0x\w+(?: [!=]= 0x\w+)?")
+
+
+@pytest.mark.root
+def test_marks_are_compared_and_set_as_nft_writes_it(served: Namespace) -> None:
+    listed = served.nft("--handle", "list", "table", "ip", "kube-proxy-nft").splitlines()
+    wanted = {int(line.rpartition("# handle ")[2]): MARKS.findall(line) for line in listed if " mark " in line}
+
+    def read() -> dict[tuple[str, int], tuple[Expression, ...]]:
+        with TraceSocket() as trace:
+            return trace.rules(LAYOUTS[Family.IPV4].table)
+
+    said = {handle: describe(rule) for (_, handle), rule in inside(served, read).items()}
+    assert {handle: MARKS.findall(words) for handle, words in said.items() if " mark " in words} == wanted
+    assert ["ct mark & 0x00004000 != 0x00000000", "ct mark set ct mark ^ 0x00004000"] in [
+        w[:2] for w in wanted.values()
+    ]
+    assert any("ct status dnat ct mark" in words for words in said.values())
+
+
+def test_what_is_compared_in_part() -> None:
+    mark, status, priority = (
+        Conntrack(Conntrack.MARK, register=1),
+        Conntrack(Conntrack.STATUS, register=1),
+        Meta(Meta.PRIORITY, register=1),
+    )
+
+    def bits(mask: int, xor: int = 0) -> Bitwise:
+        return Bitwise(struct.pack("=I", mask), struct.pack("=I", xor), 4)
+
+    def equals(number: int) -> Compare:
+        return Compare(Compare.EQUAL, struct.pack("=I", number))
+
+    assert describe((mark, bits(0xFF00), equals(0x100))) == "ct mark & 0x0000ff00 == 0x00000100"
+    assert describe((mark, bits(0xF, 1), equals(2))) == "ct mark & 0x0000000f ^ 0x00000001 == 0x00000002"
+    assert describe((mark, equals(0x2A))) == "ct mark == 0x0000002a"
+    assert describe((priority, bits(0xFFFC0000), equals(0x4B500000))) == "meta priority & 0xfffc0000 == 0x4b500000"
+    assert describe((status, bits(0x20), Compare(Compare.UNEQUAL, bytes(4)))) == "ct status dnat"
+    assert describe((status, bits(0x10), Compare(Compare.UNEQUAL, bytes(4)))) == "ct status & 0x00000010 != 0x00000000"
+    assert (
+        describe((mark, bits(0xFF), Lookup("some"), mark, equals(1)))
+        == "ct mark & 0x000000ff @some ct mark == 0x00000001"
+    )
+    network = Payload(1, 12, 4), Bitwise(b"\xff\xf0\0\0", bytes(4), 4), Compare(Compare.EQUAL, b"\x0a\xf0\0\0")
+    assert describe(network) == "ip saddr == 10.240.0.0/12"
 
 
 @pytest.mark.root

@@ -18,12 +18,13 @@ from proxy.addresses import parse_address
 from proxy.detect.output import put
 from proxy.errors import NoPermission, UsageError
 from proxy.trace.journey import Describe, Journey, journey, text
+from proxy.trace.words import describe
 from rules import standby
 from rules.errors import KernelUnreachable
 from rules.expressions import Expression
 from rules.layout import LAYOUTS
 from rules.objects import PROTOCOLS, Family
-from rules.trace import PREFIX, Event, Wanted, describe
+from rules.trace import PREFIX, Event, Wanted
 from rules.trace_socket import TraceSocket
 
 LOG = structlog.get_logger()
