@@ -22,12 +22,14 @@ from proxy.detect.evidence import (
     KubeTables,
     OtherProxy,
     Place,
+    PlaceKind,
     ServedMode,
     Sure,
     Unreadable,
     Version,
 )
 from proxy.detect.judge import judge
+from proxy.detect.report import is_alarming
 
 FILE = Place("file", "/var/lib/kube-proxy/config.conf")
 PORT = Place("port", "http://127.0.0.1:10249/proxyMode", node="n1")
@@ -50,8 +52,8 @@ def servers(services: int = 30, kube: int = 30) -> IpvsTable:
     return IpvsTable(place=place, services=services, destinations=50, schedulers={"rr": services}, kube=kube)
 
 
-def interface() -> IpvsInterface:
-    return IpvsInterface(place=Place("interface", "kube-ipvs0", node="n1"), addresses=20)
+def interface(addresses: int = 20) -> IpvsInterface:
+    return IpvsInterface(place=Place("interface", "kube-ipvs0", node="n1"), addresses=addresses)
 
 
 def chains(mode: str, services: int = 0, *, empty: bool = False) -> KubeChains:
@@ -59,8 +61,8 @@ def chains(mode: str, services: int = 0, *, empty: bool = False) -> KubeChains:
     return KubeChains(place=place, mode=mode, chains=9 + services, services=services, empty=empty)
 
 
-def sets() -> KubeSets:
-    return KubeSets(place=Place("ipset", "KUBE-*", node="n1"), sets=17, entries=60)
+def sets(entries: int = 60) -> KubeSets:
+    return KubeSets(place=Place("ipset", "KUBE-*", node="n1"), sets=17, entries=entries)
 
 
 def tables(owner: str = "kube-proxy", *, dormant: bool = False) -> KubeTables:
@@ -374,8 +376,89 @@ def test_the_agents_own_mode_is_not_in_force(own: str | None) -> None:
     assert found([OURS, *mine], "1.37") == own_check
 
 
+SHELL: list[Evidence] = [interface(0), sets(0)]
+"""What is left when IPVS mode's virtual servers and addresses are gone."""
+
+
+def unread(kind: PlaceKind, *, node: str = "n1", harmless: bool = False) -> Unreadable:
+    return Unreadable(place=Place(kind, "it", node=node), cause="no permission", harmless=harmless)
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        SHELL,
+        [interface(0)],
+        [sets(0)],
+        [*SHELL, chains("ipvs", empty=True)],
+        [*SHELL, tables()],
+        [*SHELL, chains("iptables", 30)],
+        [*SHELL, served("nftables")],
+        [*SHELL, configured("iptables")],
+        [*SHELL, OURS],
+        [*SHELL, OURS, idle("nftables")],
+        [*SHELL, kernel(has_ipvs=False)],
+        [*SHELL, unread("port", harmless=True)],
+        [sets(0), servers(2, kube=0)],  # keepalived's
+    ],
+)
+def test_a_shell_of_ipvs_mode_is_left_over(evidence: list[Evidence]) -> None:
+    report = judge(evidence, "1.37")
+    (left,) = [f for f in report.findings if f.mode == "ipvs"]
+    assert (left.check, left.severity) == ("ipvs-leftover", "notice")
+    assert "kube-proxy-nft cleanup --kube-proxy" in left.remedy and "lead no packets" in left.explanation
+    assert {f.check for f in report.findings} <= {"ipvs-leftover", "ipvs-servers"}
+    assert not is_alarming(report)
+
+
+def test_the_words_of_a_shell() -> None:
+    def title(*evidence: Evidence) -> str:
+        return judge(evidence, "1.37").findings[0].title
+
+    assert title(interface(0)) == "kube-ipvs0 of ipvs mode is left in the kernel"
+    assert title(sets(0)) == "empty ipsets of ipvs mode are left in the kernel"
+    both = judge([*SHELL, chains("ipvs", empty=True)], "1.37").findings[0]
+    assert both.title == "kube-ipvs0, empty ipsets and idle chains of ipvs mode are left in the kernel"
+    assert "kube-ipvs0 with 0 addresses, 17 empty KUBE-* ipsets, 9 KUBE-* chains" in both.explanation
+    assert "17 KUBE-* ipsets" in judge([served("nftables"), sets()], "1.37").findings[0].explanation
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        [interface(1), sets(0)],
+        [interface(0), sets(1)],
+        [*SHELL, servers(1, 1)],
+        [interface(0), servers(1, 0)],  # at which address of the node's they are does not matter
+        [*SHELL, chains("ipvs")],
+        [*SHELL, unread("ipvs")],
+        [interface(0), unread("ipset")],
+        [sets(0), unread("interface")],
+        [*SHELL, unread("iptables")],
+        [*SHELL, unread("file")],  # a kube-proxy's configuration
+        [*SHELL, unread("api-server", node="")],
+    ],
+)
+def test_what_may_be_at_work_is_no_shell(evidence: list[Evidence]) -> None:
+    """Of IPVS mode something is there, or could not be read."""
+    assert found(evidence, "1.37")["ipvs-mode"] == "deprecated"
+    assert found([*evidence, served("nftables")], "1.37")["ipvs-leftover"] == "broken"
+    assert found([*evidence, OURS], "1.37")["ipvs-leftover"] == "broken"
+
+
+@pytest.mark.parametrize(
+    "said", [served("ipvs"), configured("ipvs"), ConfiguredMode(place=Place("configmap", "kube-system/x"), mode="ipvs")]
+)
+def test_a_kube_proxy_in_ipvs_mode_that_begins_has_no_more_than_a_shell(said: ServedMode | ConfiguredMode) -> None:
+    report = judge([said, *SHELL], "1.37")
+    assert {f.check: f.severity for f in report.findings} == {"ipvs-mode": "deprecated"}
+    assert found([said, *SHELL, tables()], "1.37")["ipvs-mode"] == "deprecated"
+    if isinstance(said, ServedMode) or said.place.node == "n1":
+        assert {type(e) for e in report.findings[0].evidence} == {type(said), IpvsInterface, KubeSets}
+
+
 def test_a_kube_proxy_that_runs_beside_ours_has_the_mode_in_force() -> None:
-    evidence = [OURS, idle("iptables"), served("ipvs"), servers(), chains("iptables", 3)]
+    evidence: list[Evidence] = [OURS, idle("iptables"), served("ipvs"), servers(), chains("iptables", 3)]
     assert found(evidence, "1.37") == {
         "ipvs-mode": "deprecated", "iptables-leftover": "broken", "two-proxies": "broken",
     }  # fmt: skip

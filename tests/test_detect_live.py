@@ -354,6 +354,29 @@ def test_a_listing_that_a_change_disturbs_is_read_again(node: Namespace) -> None
         changer.join()
 
 
+@with_iptables
+@with_ipset
+def test_what_is_left_when_ipvs_mode_has_been_emptied(node: Namespace) -> None:
+    restore_ipsets(node)
+    restore_iptables(node, "ipvs", "nft")
+    restore_addresses(node, ["kube-ipvs0"])
+    judged = [(f.check, f.severity) for f in judge(seen(node), "1.37").findings]
+    assert judged == [("ipvs-mode", "deprecated")]
+    run(node, "ip", "address", "flush", "dev", "kube-ipvs0")
+    for program in ("iptables", "ip6tables"):
+        for table in ("nat", "filter", "mangle"):
+            run(node, f"{program}-nft", "-t", table, "-F")
+            run(node, f"{program}-nft", "-t", table, "-X")
+    assert [f.severity for f in judge(seen(node), "1.37").findings] == ["deprecated"]  # the ipsets have entries
+    run(node, "ipset", "flush")
+    found = seen(node)
+    assert {type(e): e.place for e in found}.keys() == {IpvsInterface, KubeSets}
+    (left,) = judge(found, "1.37").findings
+    assert (left.check, left.severity, len(left.evidence)) == ("ipvs-leftover", "notice", 2)
+    blind = inside(node, lambda: gather("n1", running=[]), privileged=False)
+    assert "deprecated" in {f.severity for f in judge(blind, "1.37").findings}, "the ipsets cannot be seen"
+
+
 def test_many_addresses(node: Namespace) -> None:
     """More than fit one datagram, in both families."""
     commands = ["link add kube-ipvs0 type bridge"]

@@ -13,13 +13,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.detect import interfaces, ipsets, iptables_legacy, ipvs, ipvs_netlink, nft_names
-from proxy.detect.evidence import IpvsTable, KubeChains, Place, Unreadable
+from proxy.detect.evidence import IpvsTable, KubeChains, KubeSets, Place, Unreadable
 from proxy.detect.iptables_legacy import IPV4, IPV6, Variant, chains
 from proxy.detect.ipvs_servers import VirtualServer, parse, summary
 from proxy.detect.kube_chains import classify
 from proxy.detect.netlink import TRIES, Netlink, request
 from proxy.detect.unreadable import because
-from rules.netlink import NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, attribute, nested
+from rules.netlink import NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, attribute, nested, u32
 from tests.dataplanes import recorded
 
 PLACE = Place("ipvs", "netlink")
@@ -114,6 +114,7 @@ READERS: list[Callable[[memoryview], Any]] = [
     nft_names.read_chain,
     ipsets.read_name,
     ipsets.read_entries,
+    ipsets.count_members,
 ]
 
 
@@ -418,6 +419,30 @@ def test_sets_of_others(name: str) -> None:
 def test_how_many_entries_a_set_has() -> None:
     assert ipsets.read_name(memoryview(SET)) == "KUBE-CLUSTER-IP"
     assert ipsets.read_entries(memoryview(SET)) == 9
+
+
+@pytest.mark.parametrize("members", [0, 2])
+def test_where_a_header_does_not_tell_the_entries_are_counted(monkeypatch: pytest.MonkeyPatch, members: int) -> None:
+    """Old kernels leave it out: what is not told is not nothing."""
+    body = bytes(4) + attribute(ipsets.ATTR_SETNAME, b"KUBE-CLUSTER-IP\0")
+    header = body + nested(ipsets.ATTR_DATA, attribute(26, bytes(4)))
+    whole = header + nested(ipsets.ATTR_ADT, *[nested(7, attribute(1, bytes(4)))] * members)
+
+    class OldKernel:
+        def __init__(self, _protocol: int) -> None: ...
+
+        def __enter__(self) -> OldKernel:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def dump(self, _kind: int, asked: bytes, read: Callable[[memoryview], Any]) -> list[Any]:
+            return [read(memoryview(whole if asked.endswith(u32(ipsets.ATTR_FLAGS, 0)) else header))]
+
+    assert ipsets.read_entries(memoryview(header)) is None
+    monkeypatch.setattr(ipsets, "Netlink", OldKernel)
+    place = Place("ipset", "KUBE-*")
+    assert ipsets.gather(lambda *_: "there") == [KubeSets(place=place, sets=1, entries=members)]
 
 
 # ------------------------------------------------------------------ what could not be read

@@ -12,7 +12,9 @@ from proxy.detect import follow
 from proxy.detect.evidence import (
     ConfiguredMode,
     Evidence,
+    IpvsInterface,
     KubeChains,
+    KubeSets,
     KubeTables,
     Place,
 )
@@ -83,6 +85,16 @@ def test_that_nothing_is_led_any_more_is_a_change() -> None:
         [chains(31, empty=True), table(41)],
         [chains(31, empty=True), table(41, dormant=True)],
     )
+    watched.follow()
+    assert len(watched.shown) == 3
+
+
+def test_that_ipvs_mode_has_become_a_shell_is_a_change() -> None:
+    def shell(addresses: int, entries: int) -> list[Evidence]:
+        interface = IpvsInterface(place=Place("interface", "kube-ipvs0"), addresses=addresses)
+        return [interface, KubeSets(place=Place("ipset", "KUBE-*"), sets=17, entries=entries)]
+
+    watched = Watched(shell(9, 60), shell(10, 61), shell(0, 61), shell(0, 0))
     watched.follow()
     assert len(watched.shown) == 3
 

@@ -60,8 +60,10 @@ def without_counts(evidence: Evidence) -> object:
     match evidence:
         case IpvsTable():
             return evidence.place, evidence.kube > 0, sorted(evidence.schedulers)
-        case IpvsInterface() | KubeSets():
-            return type(evidence), evidence.place
+        case IpvsInterface():
+            return evidence.place, evidence.addresses > 0
+        case KubeSets():
+            return evidence.place, evidence.entries > 0
         case KubeChains():
             return evidence.place, evidence.mode, evidence.services > 0, evidence.empty
         case KubeTables():

@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from proxy.detect.ipsets import (
+    ATTR_ADT,
     ATTR_PROTOCOL,
     ATTR_SETNAME,
     CMD_LIST,
@@ -30,7 +31,6 @@ from rules.objects import PROTOCOLS
 
 CMD_DESTROY: Final = 3
 ERRORS: Final = {4100: errno.EBUSY}  # IPSET_ERR_BUSY
-ATTR_ADT: Final = 8
 IP, IP_TO, CIDR, PORT, PORT_TO, PROTO, IP2, CIDR2 = 1, 2, 3, 4, 5, 7, 20, 21
 NAME_SIZE: Final = 31
 """Longer names are cut: KUBE-6-LOAD-BALANCER-SOURCE-CID."""

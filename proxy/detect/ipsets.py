@@ -23,7 +23,7 @@ NAMES: Final = re.compile(
 
 SUBSYSTEM: Final = 6  # NFNL_SUBSYS_IPSET
 CMD_LIST: Final = 7
-ATTR_PROTOCOL, ATTR_SETNAME, ATTR_FLAGS, ATTR_DATA = 1, 2, 6, 7
+ATTR_PROTOCOL, ATTR_SETNAME, ATTR_FLAGS, ATTR_DATA, ATTR_ADT = 1, 2, 6, 7, 8
 DATA_ELEMENTS: Final = 24
 FLAG_LIST_SETNAME, FLAG_LIST_HEADER = 1 << 1, 1 << 2
 PROTOCOL: Final = b"\x06"  # the oldest that today's kernels take
@@ -54,8 +54,12 @@ def read_names(netlink: Netlink) -> list[str]:
 
 def _entries(netlink: Netlink, name: str) -> int:
     named = attribute(ATTR_SETNAME, name.encode() + b"\0")
+    kind = SUBSYSTEM << 8 | CMD_LIST
     try:
-        return sum(netlink.dump(SUBSYSTEM << 8 | CMD_LIST, request(FLAG_LIST_HEADER, named), read_entries))
+        told = netlink.dump(kind, request(FLAG_LIST_HEADER, named), read_entries)
+        if None in told:  # as of old kernels
+            return sum(netlink.dump(kind, request(0, named), count_members))
+        return sum(entries or 0 for entries in told)
     except FileNotFoundError:  # it has just gone
         return 0
 
@@ -70,7 +74,13 @@ def read_name(body: memoryview) -> str:
     return read_text(dict(attributes(body[_NFGENMSG.size :]))[ATTR_SETNAME])
 
 
-def read_entries(body: memoryview) -> int:
-    """How many a set has; 0 where its kernel does not tell. Raises ValueError, KeyError."""
+def read_entries(body: memoryview) -> int | None:
+    """How many a set has; None where its kernel does not tell. Raises ValueError, KeyError."""
     data = dict(attributes(dict(attributes(body[_NFGENMSG.size :]))[ATTR_DATA]))
-    return int.from_bytes(data.get(DATA_ELEMENTS, b""))
+    return int.from_bytes(data[DATA_ELEMENTS]) if DATA_ELEMENTS in data else None
+
+
+def count_members(body: memoryview) -> int:
+    """How many a piece of a set has. Raises ValueError."""
+    parts = dict(attributes(body[_NFGENMSG.size :]))
+    return sum(1 for _ in attributes(parts.get(ATTR_ADT, b"")))

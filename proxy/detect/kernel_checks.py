@@ -49,17 +49,19 @@ def leftovers(scope: Scope) -> Iterator[Finding]:
 
 
 def idle_leftovers(scope: Scope) -> Iterator[Finding]:
-    """What is left of another mode and leads no packets: after `iptables -F`, or of a table that was put to sleep."""
+    """What is left of another mode and leads no packets: after `iptables -F`, of a table that was put to sleep, of IPVS mode
+    when its virtual servers are gone."""
     mode, at_work = scope.mode(), scope.at_work()
-    if not mode and not at_work and not scope.has_ours_alone():
-        return
+    is_anything_else = bool(mode or at_work or scope.has_ours_alone())
     for other, traces in scope.idle().items():
-        if other != mode and other not in at_work:
-            what = "a dormant table" if other == "nftables" else "idle chains"
+        is_told = is_anything_else or any(isinstance(e, IpvsInterface | KubeSets) for e in traces)
+        if is_told and other != mode and other not in at_work:
+            *more, last = _idle(traces)
+            what = " and ".join(filter(None, [", ".join(more), last]))
             yield Finding(
                 check=f"{other}-leftover",
                 severity="notice",
-                title=f"{what} of {other} mode {'is' if other == 'nftables' else 'are'} left in the kernel",
+                title=f"{what} of {other} mode {'is' if what in _SINGLE else 'are'} left in the kernel",
                 explanation=f"they lead no packets, and are in nobody's way: {_counts(traces)}",
                 remedy=f"nothing has to be done; `{CLEAN_UP}`, on the node while no kube-proxy runs, removes them",
                 evidence=tuple(traces),
@@ -179,6 +181,20 @@ def kernel(scope: Scope) -> Iterator[Finding]:
         )
 
 
+_SINGLE: Final = ("a dormant table", "kube-ipvs0")
+
+
+def _idle(traces: Iterable[Evidence]) -> list[str]:
+    """What the things are that lead no packets, in words."""
+    kinds: dict[type[Evidence], str] = {
+        IpvsInterface: "kube-ipvs0",
+        KubeSets: "empty ipsets",
+        KubeChains: "idle chains",
+        KubeTables: "a dormant table",
+    }
+    return list(dict.fromkeys(kinds[type(e)] for e in traces))
+
+
 def _article(mode: str) -> str:
     return "an" if mode[:1] in ("i", "n") else "a"  # "an en-ef-tables"
 
@@ -195,7 +211,7 @@ def _counts(traces: Iterable[Evidence]) -> str:
             case KubeChains():
                 words.append(f"{count(e.chains, 'KUBE-* chain')} ({e.place.name} {e.place.part}".rstrip() + ")")
             case KubeSets():
-                words.append(count(e.sets, "KUBE-* ipset"))
+                words.append(count(e.sets, "KUBE-* ipset" if e.entries else "empty KUBE-* ipset"))
             case KubeTables():
                 words.append(f"table {e.place.name} with {count(e.chains, 'chain')}")
             case _:

@@ -20,6 +20,7 @@ from proxy.detect.evidence import (
     KubeTables,
     ServedMode,
     Sure,
+    Unreadable,
 )
 from proxy.detect.findings import Finding
 from proxy.detect.versions import GATE, Row, Version
@@ -96,13 +97,30 @@ class Scope(Struct, frozen=True):
         return self.in_force() is None and any(e.owner == OURS and e.running for e in self.of(KubeTables))
 
     def ipvs_in_kernel(self) -> list[Evidence]:
-        """What only a kube-proxy in IPVS mode leaves."""
+        """What only a kube-proxy in IPVS mode leaves, unless it is no more than a shell."""
+        return [] if self._ipvs_shell() else self._of_ipvs()
+
+    def _of_ipvs(self) -> list[Evidence]:
         return [
             *(e for e in self.of(IpvsTable) if e.kube),
             *self.of(IpvsInterface),
             *(e for e in self.of(KubeChains) if e.mode == "ipvs" and not e.empty),
             *self.of(KubeSets),
         ]
+
+    def _ipvs_shell(self) -> list[Evidence]:
+        """kube-ipvs0 without addresses and ipsets without entries, with no virtual servers beside them. A kube-proxy that
+        has synced has those of default/kubernetes at least; one that is about to says its mode. What could not be read
+        may be there."""
+        found = self._of_ipvs()
+        for item in found:
+            if not isinstance(item, IpvsInterface | KubeSets) or _holds_anything(item):
+                return []
+        has_servers = any(isinstance(e, IpvsInterface) for e in found) and any(e.services for e in self.of(IpvsTable))
+        everything = (*self.evidence, *self.cluster)
+        is_said = any(isinstance(e, ServedMode | ConfiguredMode) and _says_ipvs(e) for e in everything)
+        is_blind = any(isinstance(e, Unreadable) and not e.harmless for e in everything)
+        return [] if has_servers or is_said or is_blind else found
 
     def at_work(self) -> dict[str, list[Evidence]]:
         """Rules of a kube-proxy that packets come to, by their mode."""
@@ -114,14 +132,24 @@ class Scope(Struct, frozen=True):
         return {mode: traces for mode, traces in found.items() if traces}
 
     def idle(self) -> dict[str, list[Evidence]]:
-        """The same of what no packet comes to: chains with nothing in them, dormant tables."""
+        """The same of what no packet comes to: chains with nothing in them, dormant tables, a kube-ipvs0 and ipsets without
+        anything."""
         empty = [e for e in self.of(KubeChains) if e.empty]
         found: dict[str, list[Evidence]] = {
-            "ipvs": [e for e in empty if e.mode == "ipvs"],
+            "ipvs": [*self._ipvs_shell(), *(e for e in empty if e.mode == "ipvs")],
             "iptables": [e for e in empty if e.mode == "iptables"],
             "nftables": [e for e in self.of(KubeTables) if e.owner == "kube-proxy" and e.dormant],
         }
         return {mode: traces for mode, traces in found.items() if traces}
+
+
+def _holds_anything(item: IpvsInterface | KubeSets) -> bool:
+    return bool(item.addresses if isinstance(item, IpvsInterface) else item.entries)
+
+
+def _says_ipvs(item: ServedMode | ConfiguredMode) -> bool:
+    """That a kube-proxy runs, or is started, in IPVS mode."""
+    return item.mode == "ipvs" and not (isinstance(item, ConfiguredMode) and (item.overridden or item.idle))
 
 
 def by_row(

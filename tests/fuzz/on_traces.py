@@ -28,6 +28,7 @@ def _check_netlink(data: bytes) -> None:
     for read in (
         ipsets.read_name,
         ipsets.read_entries,
+        ipsets.count_members,
         interfaces.read_index,
         interfaces.read_address,
         ipvs_netlink.read_family,
