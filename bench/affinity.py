@@ -8,13 +8,14 @@ kube-proxy's nftables layout, which asks for each endpoint's clients one after t
 from __future__ import annotations
 
 import itertools
+import random
 import socket
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.cluster import FIRST_CLUSTER_IP, address
-from bench.dataplane_connect import Road, difference, tcp, time_of, undisturbed
+from bench.dataplane_connect import Road, difference, each, tcp, time_of, undisturbed
 from bench.dataplane_rules import LOADERS, NFTABLES, OURS, available
 from bench.dataplane_services import CLUSTER_PORT, Port, pods
 from bench.dataplane_world import POD_CLIENTS, POD_PORT, World, clients
@@ -40,12 +41,12 @@ def measure(rounds: int, progress: Callable[[str], None]) -> dict[str, Any]:
         for number, count in enumerate(COUNTS):
             roads = {name: _roads(number, count) for name in names}
             for name in names:
-                _introduce(worlds[name], listeners[name], roads[name][STICKY].places[0])
+                _introduce(worlds[name], listeners[name], roads[name][STICKY].places[0][0])
             progress(f"session affinity: {count} endpoints")
             with undisturbed():
                 for _ in range(rounds):
-                    for name, world in worlds.items():
-                        tcp(world, "pod", listeners[name], list(roads[name].values()), A_ROUND)
+                    for name in random.sample(names, len(names)):
+                        tcp(worlds[name], "pod", listeners[name], list(roads[name].values()), A_ROUND)
             for name in names:
                 plain = roads[name][PLAIN]
                 found.setdefault(name, {})[str(count)] = {
@@ -87,10 +88,10 @@ def _roads(number: int, count: int) -> dict[str, Road]:
     def new_clients(wanted: int) -> Sequence[str]:
         return [_client(next(new) & 0xFFFF) for _ in range(wanted)]
 
-    sticky = [(_place(number, True), CLUSTER_PORT)]
+    sticky = each([(_place(number, True), CLUSTER_PORT)])
     return {
-        DIRECT: Road([(pods(0, count)[0], POD_PORT)], known_clients),
-        PLAIN: Road([(_place(number, False), CLUSTER_PORT)], known_clients),
+        DIRECT: Road([[(pod, POD_PORT) for pod in pods(0, count)]], known_clients),
+        PLAIN: Road(each([(_place(number, False), CLUSTER_PORT)]), known_clients),
         STICKY: Road(sticky, known_clients),
         FIRST: Road(sticky, new_clients),
     }

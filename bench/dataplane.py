@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from bench import affinity, dataplane_flow, dataplane_rate, dataplane_report
-from bench.dataplane_connect import Road, difference, tcp, time_of, udp, undisturbed
+from bench.dataplane_connect import Road, difference, each, tcp, time_of, udp, undisturbed
 from bench.dataplane_rules import (
     CONNTRACK,
     DESCRIPTIONS,
@@ -31,7 +32,7 @@ from bench.dataplane_rules import (
     OURS,
     available,
 )
-from bench.dataplane_services import Places, Port, Size, ports, roads
+from bench.dataplane_services import Places, Port, Size, endpoints, ports, roads
 from bench.dataplane_world import World
 
 SIZES = ("100x10", "1000x10", "5000x10", "10000x10", "44000x2", "5000x50")
@@ -90,11 +91,13 @@ def measure(
         with _loaded(size, name == main, found["left out"].setdefault(name, {}), progress) as worlds:
             found["connect"][name] = _connect(size, worlds, plan, progress)
             if name == main:
-                ways = _ways(size, worlds)
                 progress(f"{name}: established flows")
-                found["flow"] = dataplane_flow.measure(ways, CONNTRACK, plan.flow)
+                found["flow"] = dataplane_flow.measure(_ways(size, worlds, roads(size)["direct"]), CONNTRACK, plan.flow)
                 progress(f"{name}: connections a second, all cores busy")
-                found["rate"] = dataplane_rate.measure(ways, CONNTRACK, plan.rate, plan.rate_seconds)
+                found["rate"] = dataplane_rate.measure(
+                    _ways(size, worlds, [end for ends in endpoints(size) for end in ends]),
+                    CONNTRACK, plan.rate, plan.rate_seconds,
+                )  # fmt: skip
     found["affinity"] = affinity.measure(plan.affinity, progress)
     found["load"].append(os.getloadavg()[0])
     found["seconds"] = round(time.monotonic() - started, 1)
@@ -159,20 +162,27 @@ class _Trial:
         self._worlds, self._origin = worlds, origin
         self._connect = tcp if protocol == "tcp" else udp
         self._receive = World.listener if protocol == "tcp" else World.receiver
-        places = roads(size)
+        places = {way: each(those) for way, those in roads(size).items()} | {"direct": endpoints(size)}
+        targets = len(places["direct"])
+        one, all_ = (
+            slice(targets // 2, targets // 2 + 1),
+            slice(None),
+        )  # one in the middle: iptables asks for them in order
         self._roads: dict[str, list[dict[str, Road]]] = {}
         for name in worlds:
             led = ways if name not in (CONNTRACK, HOOKS) else ()
-            self._roads[name] = [
-                {way: Road(places[way][:count]) for way in ("direct", *led)} for count in (1, len(places["direct"]))
-            ]
+            mine = dict(places)
+            if name == ONE_RULE:  # it has no other endpoints
+                mine["direct"] = [ends[:1] for ends in mine["direct"]]
+            self._roads[name] = [{way: Road(mine[way][part]) for way in ("direct", *led)} for part in (one, all_)]
 
     def run(self, rounds: int) -> None:
         receivers = {name: self._receive(world) for name, world in self._worlds.items()}
         try:
             with undisturbed():
                 for _ in range(rounds):
-                    for name, world in self._worlds.items():
+                    for name in random.sample(list(self._worlds), len(self._worlds)):
+                        world = self._worlds[name]
                         for together in self._roads[name]:
                             self._connect(world, self._origin, receivers[name], list(together.values()), A_ROUND)
         finally:
@@ -193,13 +203,13 @@ class _Trial:
         return found
 
 
-def _ways(size: Size, worlds: Mapping[str, World]) -> dict[str, tuple[World, Places]]:
+def _ways(size: Size, worlds: Mapping[str, World], direct: Places) -> dict[str, tuple[World, Places]]:
     """For flows and rates: through each variant's clusterIPs, and past them."""
     places = roads(size)
     found = {
-        CONNTRACK: (worlds[CONNTRACK], places["direct"]),
-        HOOKS: (worlds[HOOKS], places["direct"]),
-        f"{OURS}, direct": (worlds[OURS], places["direct"]),
+        CONNTRACK: (worlds[CONNTRACK], direct),
+        HOOKS: (worlds[HOOKS], direct),
+        f"{OURS}, direct": (worlds[OURS], direct),
     }
     for name in (OURS, ONE_RULE, NFTABLES, IPTABLES_NFT, IPTABLES_LEGACY):
         if name in worlds:

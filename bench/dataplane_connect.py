@@ -2,8 +2,9 @@
 
 One thread does all, on one core: a packet to a pod is received, and answered, inside the call that sends it. So there is
 nothing to wait for, and what is measured is the way of the packets, there and back. Roads that are to be compared take
-turns, one connection each, in rounds; a difference is one of a round's medians, so that what happens on the machine
-meanwhile happens to both.
+turns, one connection each, in an order that changes with every turn (who is behind whom matters to caches); a difference is
+one of a round's medians, so that what happens on the machine meanwhile happens to both. Roads to be compared end at the same
+places, as often each: a place that was not asked for some time costs up to a microsecond more, whatever the rules.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ COLD = 5  # so many of a round come first and do not count: other rules were in 
 
 @dataclass
 class Road:
-    """A way to connect to these places in turn, and how long it took, in ns, by round. sources: gives addresses to
-    connect from, so many; None: the kernel chooses."""
+    """A way to connect to places, and how long it took, in ns, by round. places: for each connection in turn, those of
+    which one is drawn. sources: gives addresses to connect from, so many; None: the kernel chooses."""
 
-    places: Places
+    places: Sequence[Places]
     sources: Callable[[int], Sequence[str]] | None = None
     rounds: list[list[int]] = field(default_factory=list)
 
@@ -54,12 +55,11 @@ def tcp(world: World, origin: str, listener: socket.socket, roads: Sequence[Road
     count += COLD
     sockets = [_sockets(world, origin, road, count, udp=False) for road in roads]
     times = [[0] * count for _ in roads]
-    order = _order(roads)
+    places = [_draw(road, count) for road in roads]
     clock = perf_counter_ns
     for i in range(count):
-        for which in order:
-            places = roads[which].places
-            to, connect = places[i % len(places)], sockets[which][i].connect
+        for which in _order(roads):
+            to, connect = places[which][i], sockets[which][i].connect
             started = clock()
             connect(to)
             times[which][i] = clock() - started
@@ -75,13 +75,12 @@ def udp(world: World, origin: str, receiver: socket.socket, roads: Sequence[Road
     count += COLD
     sockets = [_sockets(world, origin, road, count, udp=True) for road in roads]
     times = [[0] * count for _ in roads]
-    order = _order(roads)
+    places = [_draw(road, count) for road in roads]
     clock = perf_counter_ns
     receive, answer = receiver.recvmsg, receiver.sendmsg
     for i in range(count):
-        for which in order:
-            places = roads[which].places
-            to, sock = places[i % len(places)], sockets[which][i]
+        for which in _order(roads):
+            to, sock = places[which][i], sockets[which][i]
             started = clock()
             sock.connect(to)
             sock.send(b"?")
@@ -99,8 +98,17 @@ def _sockets(world: World, origin: str, road: Road, count: int, *, udp: bool) ->
     return clients(world.origin(origin), count, udp=udp, sources=road.sources(count) if road.sources else ())
 
 
+def each(places: Places) -> list[Places]:
+    """One after the other, with nothing to draw."""
+    return [[place] for place in places]
+
+
+def _draw(road: Road, count: int) -> Places:
+    """Before the clock starts, so that to draw costs all roads the same: nothing."""
+    return [random.choice(road.places[i % len(road.places)]) for i in range(count)]
+
+
 def _order(roads: Sequence[Road]) -> list[int]:
-    """Who is behind whom matters to caches: let it change from round to round."""
     order = list(range(len(roads)))
     random.shuffle(order)
     return order

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import socket
 import statistics
 from collections.abc import Mapping
@@ -24,8 +25,8 @@ Ways = Mapping[str, tuple[World, Places]]
 
 
 def measure(ways: Ways, base: str, rounds: int, seconds: float) -> dict[str, Any]:
-    """From the pod to these places, by way: connections a second of all processes together, and the ratio to `base`'s.
-    seconds: of each turn."""
+    """From the pod to one of these places each, by way: connections a second of all processes together, and the ratio to `base`'s.
+    seconds: of each turn. Each round begins with another way."""
     context = multiprocessing.get_context("fork")
     cores = len(os.sched_getaffinity(0))
     barrier = context.Barrier(cores)
@@ -57,9 +58,12 @@ def _work(core: int, ways: Ways, rounds: int, seconds: float, barrier: Barrier, 
     for listener in listeners.values():
         listener.setblocking(False)
     found: dict[str, list[float]] = {way: [] for way in ways}
+    names = list(ways)  # the same order in all processes
     with undisturbed(core):
         for number in range(rounds + 1):
-            for way, (world, places) in ways.items():
+            turn = number % len(ways)
+            for way in (*names[turn:], *names[:turn]):
+                world, places = ways[way]
                 barrier.wait(PATIENCE)
                 rate = _connect(world, places, listeners[way], seconds)
                 if number:
@@ -71,8 +75,8 @@ def _connect(world: World, places: Places, listener: socket.socket, seconds: flo
     count, started = 0, perf_counter()
     while (taken := perf_counter() - started) < seconds:
         sockets = clients(world.pod, A_TIME)
-        for i, sock in enumerate(sockets):
-            sock.connect(places[i % len(places)])
+        for sock in sockets:
+            sock.connect(random.choice(places))
         with suppress(BlockingIOError):
             while True:
                 listener.accept()[0].close()

@@ -77,8 +77,13 @@ Places = list[tuple[str, int]]
 """Addresses and ports to connect to."""
 
 
+def endpoints(size: Size) -> list[Places]:
+    """All endpoints of each target: where its Service leads to."""
+    return [[(pod, POD_PORT) for pod in pods(number, size.endpoints)] for number in size.targets()]
+
+
 def roads(size: Size) -> dict[str, Places]:
-    """Ways to the targets: "direct" to an endpoint, "clusterIP", "externalIP", "nodePort"."""
+    """Ways to the targets: "direct" to an endpoint of each, "clusterIP", "externalIP", "nodePort"."""
     targets = size.targets()
     return {
         "direct": [(pods(number, size.endpoints)[i % size.endpoints], POD_PORT) for i, number in enumerate(targets)],

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import affinity, dataplane, dataplane_flow, dataplane_report
-from bench.dataplane_connect import Road, difference, ratio, tcp, time_of, udp
+from bench import affinity, dataplane, dataplane_connect, dataplane_flow, dataplane_report
+from bench.dataplane_connect import Road, difference, each, ratio, tcp, time_of, udp
 from bench.dataplane_peers import iptables, nftables
 from bench.dataplane_rules import CONNTRACK, HOOKS, IPTABLES_NFT, LOADERS, NFTABLES, ONE_RULE, OURS, available
 from bench.dataplane_services import TARGETS, Port, Size, pods, ports, roads
@@ -57,6 +57,26 @@ def test_a_difference_is_that_of_the_rounds() -> None:
     assert ratio([1.0, 3.0, 5.0], [2.0, 4.0, 10.0])["median"] == 0.5
 
 
+def test_direct_connections_end_where_those_through_the_services_do(world: World) -> None:
+    """Endpoints that are asked for seldom take longer, with any rules: so both roads ask for the same ones."""
+    LOADERS[OURS](world.node, list(ports(SIZE)))
+    trial = dataplane._Trial(SIZE, {OURS: world, CONNTRACK: world, ONE_RULE: world}, "pod", "tcp", ["clusterIP"])
+    listener = world.listener()
+    for together, count in zip(trial._roads[OURS], (30, 20 * TARGETS), strict=True):
+        ends: dict[str, set[str]] = {}
+        for way, road in together.items():
+            for to in dataplane_connect._draw(road, count):
+                [client] = clients(world.pod, 1)
+                client.connect(to)
+                server, _ = listener.accept()
+                ends.setdefault(way, set()).add(server.getsockname()[0])
+                server.close()
+                client.close()
+        assert ends["direct"] == ends["clusterIP"] and len(ends["direct"]) == SIZE.endpoints * len(road.places)
+    listener.close()
+    assert [len(road["direct"].places[0]) for road in trial._roads[ONE_RULE]] == [1, 1]
+
+
 @pytest.mark.parametrize("variant", [OURS, ONE_RULE, NFTABLES, IPTABLES_NFT])
 def test_every_layout_leads_to_the_endpoints(world: World, variant: str) -> None:
     """Where a connection ends is asked of the server; from where it came tells whether it was masqueraded."""
@@ -83,7 +103,7 @@ def test_every_layout_leads_to_the_endpoints(world: World, variant: str) -> None
         client.close()
     listener.close()
     receiver = world.receiver()
-    road = Road(places["clusterIP"])
+    road = Road(each(places["clusterIP"]))
     udp(world, "pod", receiver, [road], TARGETS)
     receiver.close()
     assert len(road.rounds[0]) == TARGETS
@@ -96,7 +116,7 @@ def test_what_shows_the_kernels_own_cost_does_what_it_says(world: World) -> None
         for name, its in ((CONNTRACK, world), (HOOKS, other)):
             LOADERS[name](its.node, [])
             listener = its.listener()
-            tcp(its, "pod", listener, [Road(roads(SIZE)["direct"])], 3)
+            tcp(its, "pod", listener, [Road(each(roads(SIZE)["direct"]))], 3)
             listener.close()
             with inside(its.node), open("/proc/sys/net/netfilter/nf_conntrack_count") as count:
                 assert int(count.read()) > 0, name
