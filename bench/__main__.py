@@ -70,7 +70,7 @@ def measure(options: Options) -> dict[str, Any]:
     }
     began = time.monotonic()
     layouts = sum(map(available, NAMES))
-    total = parts_of(options.plan, len(options.sizes), len(options.subjects), layouts, options.parts)
+    total = parts_of(options.plan, options.sizes, len(options.subjects), layouts, options.parts, quick=options.quick)
     interrupts = Interrupts()
     interrupts.install()
     try:

@@ -33,7 +33,7 @@ from bench.dataplane_rules import (
     available,
 )
 from bench.dataplane_services import Places, Port, Size, endpoints, ports, roads
-from bench.dataplane_world import World
+from bench.dataplane_world import Way, World
 
 SIZES = ("100x10", "1000x10", "5000x10", "10000x10", "44000x2", "5000x50")
 QUICK_SIZES = ("1000x10",)
@@ -45,6 +45,7 @@ MOST_SERVICES = {NFTABLES: 10_000, IPTABLES_NFT: 10_000, IPTABLES_LEGACY: 10_000
 """Beyond that it would take minutes to load them."""
 A_ROUND = 50
 MANY = " in turn"
+FROM_OUTSIDE = ", outside"
 
 Progress = Callable[[str], None]
 
@@ -77,7 +78,7 @@ def measure(
     "clusterIP", "nodePort", "externalIP"): "time"; "difference" to the variant's own direct way; "above no nat": the
     difference to the direct way on the node without nat. All that again under "direct in turn", "clusterIP in turn" …:
     many Services, or endpoints, each connected to in its turn. Variants without Services have the direct ways alone.
-    "rate", "flow": see `dataplane_rate`, `dataplane_flow`, at "main size". "affinity": see there. "left out": by size
+    "rate", "flow": see `dataplane_rate`, `dataplane_flow`, at "main size"; what begins outside has ", outside" in its name. "affinity": see there. "left out": by size
     and variant, why. "load": the machine's load average before and after; "seconds": all of it.
     """
     plan = plan or (QUICK if quick else FULL)
@@ -92,11 +93,11 @@ def measure(
             found["connect"][name] = _connect(size, worlds, plan, progress)
             if name == main:
                 progress(f"{name}: established flows")
-                found["flow"] = dataplane_flow.measure(_ways(size, worlds, roads(size)["direct"]), CONNTRACK, plan.flow)
+                found["flow"] = dataplane_flow.measure(_ways(size, worlds, roads(size)["direct"]), plan.flow)
                 progress(f"{name}: connections a second, all cores busy")
                 found["rate"] = dataplane_rate.measure(
                     _ways(size, worlds, [end for ends in endpoints(size) for end in ends]),
-                    CONNTRACK, plan.rate, plan.rate_seconds,
+                    plan.rate, plan.rate_seconds,
                 )  # fmt: skip
     found["affinity"] = affinity.measure(plan.affinity, progress)
     found["load"].append(os.getloadavg()[0])
@@ -145,6 +146,7 @@ def _connect(size: Size, worlds: Mapping[str, World], plan: Plan, progress: Prog
         ("node", "tcp", ("clusterIP",)),
         ("node", "udp", ("clusterIP",)),
         ("outside", "tcp", ("nodePort", "externalIP")),
+        ("outside", "udp", ("nodePort", "externalIP")),
     ):
         progress(f"{size}: connect() from {origin}, {protocol}")
         trial = _Trial(size, worlds, origin, protocol, ways)
@@ -203,17 +205,22 @@ class _Trial:
         return found
 
 
-def _ways(size: Size, worlds: Mapping[str, World], direct: Places) -> dict[str, tuple[World, Places]]:
-    """For flows and rates: through each variant's clusterIPs, and past them."""
+def _ways(size: Size, worlds: Mapping[str, World], direct: Places) -> dict[str, Way]:
+    """For flows and rates: from a pod through each variant's clusterIPs, from outside through its NodePorts (masqueraded),
+    and past them."""
     places = roads(size)
+    outside = f"{CONNTRACK}{FROM_OUTSIDE}"
     found = {
-        CONNTRACK: (worlds[CONNTRACK], direct),
-        HOOKS: (worlds[HOOKS], direct),
-        f"{OURS}, direct": (worlds[OURS], direct),
+        CONNTRACK: Way(worlds[CONNTRACK], direct, "pod", CONNTRACK),
+        HOOKS: Way(worlds[HOOKS], direct, "pod", CONNTRACK),
+        f"{OURS}, direct": Way(worlds[OURS], direct, "pod", CONNTRACK),
     }
-    for name in (OURS, ONE_RULE, NFTABLES, IPTABLES_NFT, IPTABLES_LEGACY):
-        if name in worlds:
-            found[name] = (worlds[name], places["clusterIP"])
+    names = [name for name in (OURS, ONE_RULE, NFTABLES, IPTABLES_NFT, IPTABLES_LEGACY) if name in worlds]
+    for name in names:
+        found[name] = Way(worlds[name], places["clusterIP"], "pod", CONNTRACK)
+    found[outside] = Way(worlds[CONNTRACK], direct, "outside", outside)
+    for name in names:
+        found[f"{name}{FROM_OUTSIDE}"] = Way(worlds[name], places["nodePort"], "outside", outside)
     return found
 
 

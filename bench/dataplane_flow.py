@@ -11,8 +11,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from bench.dataplane_connect import ratio, undisturbed
-from bench.dataplane_services import Places
-from bench.dataplane_world import World, clients
+from bench.dataplane_world import Way, clients
 
 PACKETS, BURSTS = 20, 5
 A_TIME = b"\0" * 64
@@ -24,10 +23,9 @@ Send = Callable[[], list[int]]
 """Sends PACKETS in each of BURSTS for each flow; gives the ns that each burst took."""
 
 
-def measure(ways: Mapping[str, tuple[World, Places]], base: str, rounds: int) -> dict[str, Any]:
-    """ways: from the pod to these places, a flow each. By kind of packet and way: how many a second, and the ratio to
-    `base`'s."""
-    for world in {id(world): world for world, _ in ways.values()}.values():
+def measure(ways: Mapping[str, Way], rounds: int) -> dict[str, Any]:
+    """ways: to each of their places a flow. By kind of packet and way: how many a second, and the ratio to its base's."""
+    for world in {id(way.world): way.world for way in ways.values()}.values():
         world.remember_udp()
     found: dict[str, Any] = {}
     for kind in (UDP, TCP, TCP_STREAM):
@@ -37,24 +35,25 @@ def measure(ways: Mapping[str, tuple[World, Places]], base: str, rounds: int) ->
         found[kind] = {
             way: {
                 UNITS[kind]: round(statistics.median(rate)),
-                "ratio": ratio(rate, rates[base]),
+                "ratio": ratio(rate, rates[ways[way].base]),
             }
             for way, rate in rates.items()
         }
     return found
 
 
-def _rounds(kind: str, ways: Mapping[str, tuple[World, Places]], rounds: int) -> Iterator[tuple[str, float]]:
+def _rounds(kind: str, ways: Mapping[str, Way], rounds: int) -> Iterator[tuple[str, float]]:
     """The ways take turns, and each round begins with another one."""
     names = list(ways)
     with ExitStack() as stack:
         servers: dict[int, socket.socket] = {}
         sends = {}
-        for name, (world, places) in ways.items():
+        for name, way in ways.items():
+            world = way.world
             if id(world) not in servers:
                 server = world.receiver() if kind == UDP else world.listener()
                 servers[id(world)] = stack.enter_context(server)
-            flows = stack.enter_context((_udp if kind == UDP else _tcp)(world, servers[id(world)], places, kind))
+            flows = stack.enter_context((_udp if kind == UDP else _tcp)(way, servers[id(world)], kind))
             sends[name] = flows
         with undisturbed():
             for number in range(rounds + 1):
@@ -66,10 +65,10 @@ def _rounds(kind: str, ways: Mapping[str, tuple[World, Places]], rounds: int) ->
 
 
 @contextmanager
-def _udp(world: World, receiver: socket.socket, places: Places, kind: str) -> Iterator[Send]:
-    flows = clients(world.pod, len(places), udp=True)
+def _udp(way: Way, receiver: socket.socket, kind: str) -> Iterator[Send]:
+    flows = clients(way.world.origin(way.origin), len(way.places), udp=True)
     receiver.setblocking(True)
-    for sock, to in zip(flows, places, strict=True):
+    for sock, to in zip(flows, way.places, strict=True):
         sock.connect(to)
         for _ in range(3):  # seen in both directions, and again
             sock.send(b"?")
@@ -98,10 +97,10 @@ def _udp(world: World, receiver: socket.socket, places: Places, kind: str) -> It
 
 
 @contextmanager
-def _tcp(world: World, listener: socket.socket, places: Places, kind: str) -> Iterator[Send]:
-    flows = clients(world.pod, len(places))
+def _tcp(way: Way, listener: socket.socket, kind: str) -> Iterator[Send]:
+    flows = clients(way.world.origin(way.origin), len(way.places))
     ends = []
-    for sock, to in zip(flows, places, strict=True):
+    for sock, to in zip(flows, way.places, strict=True):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.connect(to)
         ends.append(listener.accept()[0])

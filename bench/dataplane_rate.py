@@ -15,17 +15,16 @@ from time import perf_counter
 from typing import Any
 
 from bench.dataplane_connect import ratio, undisturbed
-from bench.dataplane_services import Places
-from bench.dataplane_world import World, clients
+from bench.dataplane_world import Way, clients
 
 A_TIME = 20
 PATIENCE = 60.0
 
-Ways = Mapping[str, tuple[World, Places]]
+Ways = Mapping[str, Way]
 
 
-def measure(ways: Ways, base: str, rounds: int, seconds: float) -> dict[str, Any]:
-    """From the pod to one of these places each, by way: connections a second of all processes together, and the ratio to `base`'s.
+def measure(ways: Ways, rounds: int, seconds: float) -> dict[str, Any]:
+    """To one of its places each, by way: connections a second of all processes together, and the ratio to its base's.
     seconds: of each turn. Each round begins with another way."""
     context = multiprocessing.get_context("fork")
     cores = len(os.sched_getaffinity(0))
@@ -48,13 +47,13 @@ def measure(ways: Ways, base: str, rounds: int, seconds: float) -> dict[str, Any
             process.join()
     rates = {way: [sum(found) for found in zip(*(result[way] for result in results), strict=True)] for way in ways}
     return {
-        way: {"connections/s": round(statistics.median(rate)), "ratio": ratio(rate, rates[base])}
+        way: {"connections/s": round(statistics.median(rate)), "ratio": ratio(rate, rates[ways[way].base])}
         for way, rate in rates.items()
     }
 
 
 def _work(core: int, ways: Ways, rounds: int, seconds: float, barrier: Barrier, results: Connection) -> None:
-    listeners = {way: world.listener(shared=True) for way, (world, _) in ways.items()}
+    listeners = {name: way.world.listener(shared=True) for name, way in ways.items()}
     for listener in listeners.values():
         listener.setblocking(False)
     found: dict[str, list[float]] = {way: [] for way in ways}
@@ -62,21 +61,20 @@ def _work(core: int, ways: Ways, rounds: int, seconds: float, barrier: Barrier, 
     with undisturbed(core):
         for number in range(rounds + 1):
             turn = number % len(ways)
-            for way in (*names[turn:], *names[:turn]):
-                world, places = ways[way]
+            for name in (*names[turn:], *names[:turn]):
                 barrier.wait(PATIENCE)
-                rate = _connect(world, places, listeners[way], seconds)
+                rate = _connect(ways[name], listeners[name], seconds)
                 if number:
-                    found[way].append(rate)
+                    found[name].append(rate)
     results.send(found)
 
 
-def _connect(world: World, places: Places, listener: socket.socket, seconds: float) -> float:
+def _connect(way: Way, listener: socket.socket, seconds: float) -> float:
     count, started = 0, perf_counter()
     while (taken := perf_counter() - started) < seconds:
-        sockets = clients(world.pod, A_TIME)
+        sockets = clients(way.world.origin(way.origin), A_TIME)
         for sock in sockets:
-            sock.connect(random.choice(places))
+            sock.connect(random.choice(way.places))
         with suppress(BlockingIOError):
             while True:
                 listener.accept()[0].close()

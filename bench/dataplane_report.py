@@ -9,7 +9,7 @@ from bench import affinity
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Of what `dataplane.measure` gives."""
+    """Of what `dataplane.measure` gives, also before it is complete."""
     yield "connect() (TCP), or connect(), a packet and its answer (UDP), in µs: median (more than direct without nat), more than"
     yield "direct on the same node [95% confidence]; to one Service again and again, and to many in turn"
     yield from (f"  {name:<20}{what}" for name, what in found["variants"].items())
@@ -21,22 +21,25 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
                 yield from _table(by_variant)
         for name, why in found["left out"].get(size, {}).items():
             yield f"{name} left out: {why}"
-    yield ""
-    yield f"Connections a second at {found['main size']}, all cores busy; ratio to no nat [95% confidence]"
-    for name, figures in found["rate"].items():
+    if "rate" in found:
+        yield ""
+        yield f"Connections a second at {found['main size']}, all cores busy; ratio to no nat [95% confidence]"
+    for name, figures in found.get("rate", {}).items():
         yield f"  {name:<24}{figures['connections/s']:>12,}  {_ratio(figures)}"
-    for kind, by_name in found["flow"].items():
+    for kind, by_name in found.get("flow", {}).items():
         yield ""
         yield f"Established flow, {kind}, at {found['main size']}; ratio to no nat [95% confidence]"
         for name, figures in by_name.items():
             unit = next(key for key in figures if key != "ratio")
             yield f"  {name:<24}{figures[unit]:>12,} {unit}  {_ratio(figures)}"
-    yield ""
-    yield "Session affinity, connect() in µs: median (more than without)"
-    yield from affinity.lines(found["affinity"])
-    yield ""
-    before, after = found["load"]
-    yield f"{found['seconds']:.0f} s; load average {before:.1f} before, {after:.1f} after"
+    if "affinity" in found:
+        yield ""
+        yield "Session affinity, connect() in µs: median (more than without)"
+        yield from affinity.lines(found["affinity"])
+    if "seconds" in found:
+        yield ""
+        before, after = found["load"]
+        yield f"{found['seconds']:.0f} s; load average {before:.1f} before, {after:.1f} after"
 
 
 def _table(by_variant: Mapping[str, Any]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The Services that the data plane is measured with, for those who write rules for them.
 
 All Services have a clusterIP and a TCP port. TARGETS of them, spread evenly, are those that connections go to: they have
-a UDP port, an external IP and a NodePort, too.
+a UDP port, an external IP and NodePorts, too.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def ports(size: Size) -> Iterator[Port]:
             continue
         i = targets[number]
         yield Port(f"{name}:http", "tcp", ip, ends, address(FIRST_EXTERNAL_IP + i), FIRST_NODE_PORT + i)
-        yield Port(f"{name}:dns", "udp", ip, ends)
+        yield Port(f"{name}:dns", "udp", ip, ends, address(FIRST_EXTERNAL_IP + i), FIRST_NODE_PORT + i)
 
 
 Places = list[tuple[str, int]]

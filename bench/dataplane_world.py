@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.netns import CLONE_NEWNET, Namespace
 
@@ -170,6 +171,15 @@ class World:
         sock.setsockopt(socket.IPPROTO_IP, 8, 1)  # IP_PKTINFO
         sock.bind(("", POD_PORT))
         return sock
+
+
+class Way(NamedTuple):
+    """From the origin ("pod", "outside") to these places. base: the name of the way that it is held against."""
+
+    world: World
+    places: Sequence[tuple[str, int]]
+    origin: str
+    base: str
 
 
 def clients(namespace: Namespace, count: int, *, udp: bool = False, sources: Sequence[str] = ()) -> list[socket.socket]:

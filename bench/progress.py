@@ -19,7 +19,12 @@ class Bar:
         self._began = time.monotonic()
         self._progress: Progress | None = None
         if stream.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+            )
             self._progress = Progress(*columns, console=Console(file=stream), transient=True)
             self._task = self._progress.add_task("starting", total=total)
 
@@ -34,7 +39,10 @@ class Bar:
 
     def note(self, text: str) -> None:
         """A line that stays."""
-        (self._progress.console.print if self._progress else self._plain)(text)
+        if self._progress:
+            self._progress.console.print(text, markup=False, highlight=False)
+        else:
+            self._plain(text)
 
     def _plain(self, text: str) -> None:
         print(text, file=self._stream, flush=True)

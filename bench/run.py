@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from bench import records
+from bench import packets_worker, records
 from bench.dataplane_services import Size
 from bench.machine import CHECKOUT
 from bench.plan import Plan
@@ -42,8 +42,7 @@ class Run:
 
     def dataplane(self, quick: bool) -> None:
         """quick: at one size only, of the middle."""
-        sizes = [str(size) for size in self._sizes]
-        wanted = [sizes[len(sizes) // 2]] if quick else sizes
+        wanted = [str(size) for size in dataplane_sizes(self._sizes, quick)]
         self._run(DATAPLANE, "bench.packets_worker", "all sizes", {"sizes": wanted, "quick": quick})
 
     def _work(self, part: str, module: str, size: Size) -> None:
@@ -106,10 +105,16 @@ class Run:
             self._bar.note(f"    {line}")
 
 
-def parts_of(plan: Plan, sizes: int, subjects: int, layouts: int, parts: Sequence[str]) -> int:
+def dataplane_sizes(sizes: Sequence[Size], quick: bool) -> Sequence[Size]:
+    return [sizes[len(sizes) // 2]] if quick else sizes
+
+
+def parts_of(
+    plan: Plan, sizes: Sequence[Size], subjects: int, layouts: int, parts: Sequence[str], *, quick: bool
+) -> int:
     """How many there are, for the bar."""
     return (
-        (CONTROL in parts) * plan.rounds * sizes * subjects
-        + (LAYOUTS in parts) * plan.layout_rounds * sizes * layouts
-        + (DATAPLANE in parts)
+        (CONTROL in parts) * plan.rounds * len(sizes) * subjects
+        + (LAYOUTS in parts) * plan.layout_rounds * len(sizes) * layouts
+        + (DATAPLANE in parts) * (len(dataplane_sizes(sizes, quick)) + len(packets_worker.REST))
     )

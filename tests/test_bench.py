@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -18,6 +19,7 @@ from bench.layouts_worker import plain_ports
 from bench.options import OUTPUT, check_iptables, parse
 from bench.peer_text import IptablesChanges, nftables_change
 from bench.plan import FULL, QUICK, QUICK_SIZES, SIZES, sizes
+from bench.progress import Bar
 from bench.servers import StandIn
 from bench.subjects import OURS, configuration, peers
 from integration.apiserver import FakeApi
@@ -148,6 +150,23 @@ def test_the_machine_is_described() -> None:
 def test_a_busy_machine_is_told() -> None:
     assert machine.busy(1.0, 2) == ""
     assert "1.2" in machine.busy(1.2, 2)
+
+
+# Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_a_program_has_said_is_shown_on_a_terminal_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with Bar(2, stream) as bar:
+        bar.step("100x10 a [/b], round 1: start", done=1)
+        bar.note("failed: [/healthz] [red] said no")
+    assert "failed: [/healthz] [red] said no" in stream.getvalue()
 
 
 # Changes and their marks

@@ -5,15 +5,28 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from bench import affinity, dataplane, dataplane_connect, dataplane_flow, dataplane_report
+from bench import (
+    affinity,
+    dataplane,
+    dataplane_connect,
+    dataplane_flow,
+    dataplane_report,
+    packets_worker,
+    records,
+    report,
+)
 from bench.dataplane_connect import Road, difference, each, ratio, tcp, time_of, udp
 from bench.dataplane_peers import iptables, nftables
 from bench.dataplane_rules import CONNTRACK, HOOKS, IPTABLES_NFT, LOADERS, NFTABLES, ONE_RULE, OURS, available
 from bench.dataplane_services import TARGETS, Port, Size, pods, ports, roads
 from bench.dataplane_world import NODE, POD, World, clients, inside
+from bench.plan import QUICK, sizes
+from bench.run import parts_of
+from tests.bench_documents import document
 
 SIZE = Size(40, 3)
 
@@ -43,7 +56,7 @@ def test_targets_are_spread_over_the_services() -> None:
 def test_only_targets_have_more_than_a_cluster_ip() -> None:
     found = list(ports(SIZE))
     assert len(found) == SIZE.services + TARGETS
-    assert len([port for port in found if port.node_port and port.external_ip]) == TARGETS
+    assert len([port for port in found if port.node_port and port.external_ip]) == 2 * TARGETS
     assert len([port for port in found if port.protocol == "udp"]) == TARGETS
     assert {len(port.pods) for port in found} == {SIZE.endpoints}
 
@@ -159,7 +172,7 @@ def test_a_tiny_run_measures_everything(monkeypatch: pytest.MonkeyPatch) -> None
     assert any("established" in text for text in said)
     by_origin = found["connect"][str(SIZE)]
     assert {(o, p) for o, by_protocol in by_origin.items() for p in by_protocol} == {
-        ("pod", "tcp"), ("pod", "udp"), ("node", "tcp"), ("node", "udp"), ("outside", "tcp"),
+        ("pod", "tcp"), ("pod", "udp"), ("node", "tcp"), ("node", "udp"), ("outside", "tcp"), ("outside", "udp"),
     }  # fmt: skip
     ours = by_origin["pod"]["tcp"][OURS]
     assert set(ours) == {"direct", "clusterIP", "direct in turn", "clusterIP in turn"}
@@ -175,7 +188,44 @@ def test_a_tiny_run_measures_everything(monkeypatch: pytest.MonkeyPatch) -> None
         assert figures[CONNTRACK]["ratio"]["median"] == 1.0
         assert 0.01 < figures[OURS]["ratio"]["median"] < 100
     assert 0.01 < found["rate"][OURS]["ratio"]["median"] < 100
+    outside = f"{CONNTRACK}, outside"  # what begins there is held against what begins there
+    for figures in (found["rate"], *found["flow"].values()):
+        assert figures[outside]["ratio"]["median"] == 1.0 and f"{NFTABLES}, outside" not in figures
+        assert 0.01 < figures[f"{OURS}, outside"]["ratio"]["median"] < 100
     assert set(found["affinity"][OURS]) == {"2", "5"}
+    _shown_at_any_time(found)
     text = "\n".join(dataplane_report.lines(found))
     assert "ours, direct" in text
     assert f"{NFTABLES} left out" in text
+
+
+def _shown_at_any_time(found: dict[str, Any]) -> None:
+    """Keys come in this order, the first ones at once: whoever interrupts it gets what was there."""
+    made = document()
+    keys = list(found)
+    for count in range(keys.index("main size") + 1, len(keys) + 1):
+        made["dataplane"] = {key: found[key] for key in keys[:count]}
+        text = report.text(made)
+        assert "The data plane" in text and "cannot be shown" not in text, keys[:count]
+
+
+def test_what_was_measured_is_told_as_soon_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[records.Record] = []
+
+    def measure(sizes: list[str], quick: bool, progress: dataplane.Progress, *, found: dict[str, Any]) -> None:
+        found["connect"] = {}
+        progress("loading")
+        found["connect"]["1000x10"] = {}
+        progress("established flows")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dataplane, "measure", measure)
+    monkeypatch.setattr(records, "tell", told.append)
+    with pytest.raises(KeyboardInterrupt):
+        packets_worker.main({"sizes": ["1000x10"], "quick": True})
+    assert [each.found for each in told if isinstance(each, records.DataPlane)] == [{"connect": {"1000x10": {}}}]
+    assert [each.text for each in told if isinstance(each, records.Step) and each.done] == [
+        "data plane: connect() at 1,000 × 10 measured"
+    ]
+    assert parts_of(QUICK, sizes(["1x1,2x2"]), 1, 4, ["dataplane"], quick=True) == 4
+    assert parts_of(QUICK, sizes(["1x1,2x2"]), 1, 4, ["dataplane"], quick=False) == 5
