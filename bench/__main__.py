@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import io
 import json
 import os
 import sys
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench import machine, report
+from bench import files, machine, others, report
 from bench.dataplane_rules import available
 from bench.layouts_worker import NAMES
 from bench.options import Options, parse
@@ -30,26 +30,36 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a table with question marks is better than none
     try:
         options = parse(arguments)
-        options.output.mkdir(parents=True, exist_ok=True)  # before all, so that nothing is measured in vain
-        document = read(options.draw_from) if options.draw_from else measure(options)
-        if not options.draw_from:
-            path = options.output / "bench.json"
-            path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-        show(document, options.output)
+        if options.draw_from:
+            document = read(options.draw_from)
+            files.prepare(options.output)
+            written = show(document, options.output)
+        else:
+            require()
+            files.prepare(options.output)  # before all, so that nothing is measured in vain
+            document = measure(options)
+            text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+            path, trouble = files.write_somewhere(options.output / "bench.json", text)
+            written = show(document, options.output, trouble) and not trouble
+            say(f"all figures: {path}")
     except UserError as error:
         print(f"bench: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    return INTERRUPTED if document["stopped"] else 1 if document["failures"] else 0
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return INTERRUPTED if document["stopped"] else 1 if document["failures"] or not written else 0
 
 
 def measure(options: Options) -> dict[str, Any]:
     """The JSON document; `stopped` says why it is not complete. Raises UserError."""
-    require()
     found = machine.describe()
     document: dict[str, Any] = {
         "version": VERSION,
@@ -68,7 +78,7 @@ def measure(options: Options) -> dict[str, Any]:
         "failures": [],
         "dataplane": None,
     }
-    began = time.monotonic()
+    began, before = time.monotonic(), others.clocks()
     layouts = sum(map(available, NAMES))
     total = parts_of(options.plan, options.sizes, len(options.subjects), layouts, options.parts, quick=options.quick)
     interrupts = Interrupts()
@@ -90,6 +100,9 @@ def measure(options: Options) -> dict[str, Any]:
     finally:
         interrupts.restore()
     document["seconds"] = round(time.monotonic() - began, 1)
+    document["others"] = others.between(before, others.clocks())
+    if warning := others.warning(document["others"]):
+        document["warnings"].append(warning)
     return document
 
 
@@ -112,17 +125,31 @@ def read(path: Path) -> dict[str, Any]:
     return document
 
 
-def show(document: dict[str, Any], output: Path) -> None:
+def show(document: dict[str, Any], output: Path, trouble: str = "") -> bool:
+    """Tables and plots; `trouble` is told between them. Whether all plots were made that could be."""
     from bench import plots
 
-    print(report.text(document, colour=sys.stdout.isatty()), end="")
-    files = [output / "bench.json"]
+    say(report.text(document, colour=sys.stdout.isatty()))
+    if trouble:
+        print(f"bench: {trouble}", file=sys.stderr)
     try:
-        files += plots.draw(document, output)
+        drawn = plots.draw(document, output)
     except ImportError as error:
         print(f"bench: no plots: {error} (pip install 'kube-proxy-nft[bench]')", file=sys.stderr)
-    with contextlib.suppress(BrokenPipeError):
-        print(f"\nwritten: {', '.join(str(path) for path in files if path.exists())}")
+    except OSError as error:
+        print(f"bench: no plots: {error}", file=sys.stderr)
+        return False
+    else:
+        say("\n".join(["plots:", *(f"  {path}" for path in drawn)]))
+    return True
+
+
+def say(text: str) -> None:
+    """Somebody may have stopped reading: files are written nevertheless."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -111,7 +111,13 @@ class Namespace:
 
 def require(*programs: str) -> None:
     """Raise UserError for the first of these programs that is not installed."""
-    packages = {"ip": "iproute2", "nft": "nftables", "unshare": "util-linux", "setpriv": "util-linux"}
+    packages = {
+        "ip": "iproute2",
+        "nft": "nftables",
+        "unshare": "util-linux",
+        "setpriv": "util-linux",
+        "nsenter": "util-linux",
+    }
     for program in programs:
         if shutil.which(program) is None:
             package = packages.get(program, program)
