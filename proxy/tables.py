@@ -16,7 +16,7 @@ from rules.adopt import Adopted, adopt
 from rules.audit import audit
 from rules.changes import Touched, merge
 from rules.contents import Contents, contents
-from rules.diff import Plan, Programmed
+from rules.diff import Programmed
 from rules.dump import TableState
 from rules.elements import ServicePort, family_of
 from rules.errors import KernelUnreachable, TransactionError
@@ -24,6 +24,7 @@ from rules.judgement import Action, judge
 from rules.layout import LAYOUTS, Network, Options
 from rules.mend import mend
 from rules.objects import PERSIST, Family, Table
+from rules.plan import Plan
 from rules.rehearsal import rehearse
 from rules.restore import restore
 from rules.table_reader import Reader

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from rules.compare import are_same_rules, deletion, is_same_element
-from rules.diff import Plan, Programmed
+from rules.diff import Programmed
 from rules.dump import ChainState, SetState, TableState, hooked
 from rules.elements import Scheduler, ServicePort, element_key, index
 from rules.endpoint_numbers import LOCAL, TICKET
@@ -26,6 +26,7 @@ from rules.layout import LAYOUTS, Layout, Network, Options
 from rules.numbering import Slots
 from rules.objects import OWNED, PERSIST, Chain, Family, Rule, Set
 from rules.past import Past, Spare
+from rules.plan import Plan
 from rules.service_ports import Ports
 from rules.tables import own
 from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, FlushChain, Operation

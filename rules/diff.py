@@ -10,20 +10,20 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from msgspec import structs
 
 from rules.elements import ServicePort, address_of, element_key, index, is_node_port
-from rules.entry import Entry, elements, homes, identity, in_turn, lists, ports_of
+from rules.entry import Entry, element, elements, homes, identity, in_turn, lists, ports_of
 from rules.groups import Group
 from rules.layout import LAYOUTS, Layout
 from rules.numbering import Slots, place, place_sticky
 from rules.objects import Family, Rule, Set
 from rules.past import Past, Spare, Turn
+from rules.plan import Changes, Plan
 from rules.service_ports import Ports
-from rules.transaction import AddChain, AddElement, AddRule, AddSet, DeleteElement, FlushChain, Operation
+from rules.transaction import AddChain, AddElement, AddRule, FlushChain
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -31,44 +31,6 @@ V = TypeVar("V")
 
 SWEPT: Final = 32
 """More of the counters that nobody needs do not go with one change."""
-
-
-@dataclass(slots=True)
-class Plan:
-    """operations: what makes new groups, then deletes, then adds, so that a key may go and come back.
-
-    The rest is what `accept` writes down: key -> what it will be.
-    """
-
-    operations: list[Operation] = field(default_factory=list)
-    entries: dict[bytes, Entry | None] = field(default_factory=dict)
-    counts: dict[tuple[str, bytes], int | None] = field(default_factory=dict)
-    groups: set[Group] = field(default_factory=set)
-    numbers: dict[tuple[int, bool], Slots | None] = field(default_factory=dict)
-    turns: dict[Turn, int | None] = field(default_factory=dict)
-    spare: dict[tuple[str, bool], Spare] = field(default_factory=dict)
-    nodeport_ips: frozenset[bytes] | None = None
-    sizes: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Changes:
-    """Operations gathered by set, so that those of one set travel in one message."""
-
-    groups: dict[Group, None] = field(default_factory=dict)
-    chains: list[Operation] = field(default_factory=list)
-    deletes: dict[str, list[Operation]] = field(default_factory=dict)
-    adds: dict[str, list[Operation]] = field(default_factory=dict)
-    counts: dict[tuple[str, bytes], int] = field(default_factory=dict)
-
-    def add(self, set_: Set, key: bytes, data: bytes = b"", comment: str = "", end: bytes = b"") -> None:
-        self.adds.setdefault(set_.name, []).append(AddElement(set_, key, data, comment, end))
-
-    def delete(self, set_: Set, key: bytes, end: bytes = b"") -> None:
-        self.deletes.setdefault(set_.name, []).append(DeleteElement(set_, key, end))
-
-    def count(self, name: str, what: bytes, change: int) -> None:
-        self.counts[name, what] = self.counts.get((name, what), 0) + change
 
 
 class Programmed:
@@ -90,7 +52,7 @@ class Programmed:
         self.unused: dict[bytes, Entry] = {}
         """Entries with endpoints that are counted, and whose counters are known to say 0. Any thread may put other ones in
         their place; plans take some of them out of the table."""
-        self.sizes: dict[str, int] = Counter(element.set.name for element in self.turn_elements())
+        self.sizes: dict[str, int] = Counter(one.set.name for one in self.turn_elements())
         """How many elements each set has that `plan` fills."""
 
     def plan(self, wanted: Mapping[bytes, ServicePort | None], nodeport_ips: frozenset[bytes] | None = None) -> Plan:
@@ -98,7 +60,7 @@ class Programmed:
 
         nodeport_ips: packed addresses of this node that NodePorts are to answer on; None: as they are.
         """
-        plan, changes = Plan(), _Changes()
+        plan, changes = Plan(), Changes()
         for key, new in wanted.items():
             old = self.entries.get(key)
             if (old.port if old else None) != new:
@@ -113,15 +75,9 @@ class Programmed:
             for address in nodeport_ips - self._nodeport_ips:
                 changes.add(self.layout.nodeport_ips, address)
         self._settle_counts(plan, changes)
-        for name in {**changes.adds, **changes.deletes}:
-            plan.sizes[name] = len(changes.adds.get(name, ())) - len(changes.deletes.get(name, ()))
+        plan.sizes = changes.sizes()
         plan.groups = {group for group in changes.groups if group not in self._groups}
-        plan.operations = [
-            *(operation for group in plan.groups for operation in _make(group)),
-            *changes.chains,
-            *(operation for operations in changes.deletes.values() for operation in operations),
-            *(operation for operations in changes.adds.values() for operation in operations),
-        ]
+        plan.operations = changes.operations(plan.groups)
         return plan
 
     def accept(self, plan: Plan) -> None:
@@ -154,41 +110,25 @@ class Programmed:
     def element(self, name: str, key: bytes) -> AddElement | None:
         """The element of this key that the table holds in its set `name`; None: there is none."""
         layout = self.layout
-        if element := layout.fixed.get((name, key)):
-            return element
+        if fixed := layout.fixed.get((name, key)):
+            return fixed
         for set_ in (layout.cluster_ips, layout.external_ips, layout.hairpins):
             if set_.name == name:
                 return AddElement(set_, key) if self._counts.get((name, key)) else None
         if name == layout.nodeport_ips.name:
             return AddElement(layout.nodeport_ips, key) if key in self._nodeport_ips else None
         ports = layout.node_ports if name.startswith(layout.node_ports.prefix) else layout.addresses
-        size = sum(part.size for part in ports.key)
-        service_key, rest = key[:size], key[size:]
+        service_key = key[: sum(part.size for part in ports.key)]
         if ports is layout.node_ports:
             service_key = bytes((layout.family,)) + service_key
         entry = self.entries.get(service_key)
         if entry is None:
             return None
-        if name == layout.allowed_sources.name:
-            ends = dict(entry.port.sources or ())
-            return AddElement(layout.allowed_sources, key, end=key[:size] + ends[rest]) if rest in ends else None
-        if rest:
-            number = int.from_bytes(rest, sys.byteorder)
-            for store, first, slots in lists(ports, entry).values():
-                if store.name == name and 0 <= number - first < len(slots):
-                    endpoint = slots[number - first]
-                    return AddElement(store, key, endpoint) if endpoint else None
-            return None
-        if name == ports.affinity.name:
-            return AddElement(ports.affinity, key, index(entry.port.identity)) if entry.port.timeout else None
         for local in (False, True):
             if name == ports.turns(local).name:
                 turn = (ports.prefix, local, key)
                 return self._turn_element(*turn) if turn in self._turns else None
-        for _, set_, data in homes(layout, ports, entry):
-            if set_.name == name:
-                return AddElement(set_, key, data, comment=entry.port.name)
-        return None
+        return element(layout, entry, name, key)
 
     def elements(self) -> Iterator[AddElement]:
         """All that the table holds, each once. Plans may be accepted meanwhile: what is not yet given is as they made it,
@@ -248,7 +188,7 @@ class Programmed:
         return ports.turn_rules(local, self._turns[turn], in_turn(self.entries[service_key], local))
 
     def _change(
-        self, key: bytes, old: Entry | None, new: ServicePort | None, plan: Plan, changes: _Changes
+        self, key: bytes, old: Entry | None, new: ServicePort | None, plan: Plan, changes: Changes
     ) -> Entry | None:
         """One service port: its endpoints, its places in the sets, the addresses it counts for."""
         ports = ports_of(self.layout, key)
@@ -261,7 +201,7 @@ class Programmed:
         for where in {**was, **shall}:
             store, first, before = was.get(where) or (shall[where][0], shall[where][1], ())
             after = shall[where][2] if where in shall else ()
-            _renumber(changes, store, bare, first, before, after)
+            changes.renumber(store, bare, first, before, after)
         self._membership(bare, ports, old, entry, changes)
         for port, change in ((old.port if old else None, -1), (new, 1)):
             if port is not None:
@@ -275,7 +215,7 @@ class Programmed:
             return True
         return old.is_counted and old.port.name == new.name if old else new.key in self._was_counted
 
-    def _stop_counting(self, plan: Plan, changes: _Changes) -> None:
+    def _stop_counting(self, plan: Plan, changes: Changes) -> None:
         """A Service is mostly without endpoints when it is made: in the end all would be counted."""
         unused = self.unused
         for _ in range(min(len(unused), SWEPT)):
@@ -300,7 +240,7 @@ class Programmed:
         plan.numbers[which] = slots = place_sticky(before, endpoints)
         return slots
 
-    def _membership(self, key: bytes, ports: Ports, old: Entry | None, new: Entry | None, changes: _Changes) -> None:
+    def _membership(self, key: bytes, ports: Ports, old: Entry | None, new: Entry | None, changes: Changes) -> None:
         """The service port's places in sets; each carries its name."""
         was = {home: (set_, data) for home, set_, data in homes(self.layout, ports, old)} if old else {}
         shall = {home: (set_, data) for home, set_, data in homes(self.layout, ports, new)} if new else {}
@@ -328,7 +268,7 @@ class Programmed:
             if (first, last) not in before:
                 changes.add(self.layout.allowed_sources, key + first, end=key + last)
 
-    def _take_turns(self, key: bytes, old: Entry | None, new: Entry | None, plan: Plan, changes: _Changes) -> None:
+    def _take_turns(self, key: bytes, old: Entry | None, new: Entry | None, plan: Plan, changes: Changes) -> None:
         """The chains of a service port with round robin."""
         ports = ports_of(self.layout, key)
         for local in (False, True):
@@ -363,7 +303,7 @@ class Programmed:
         if port.timeout:
             yield "", index(port.identity)
 
-    def _settle_counts(self, plan: Plan, changes: _Changes) -> None:
+    def _settle_counts(self, plan: Plan, changes: Changes) -> None:
         """The first service port brings the element, the last takes it away."""
         layout = self.layout
         sets = {set_.name: set_ for set_ in (layout.cluster_ips, layout.external_ips, layout.hairpins)}
@@ -384,32 +324,6 @@ class Programmed:
 def scratch(family: Family, ports: Iterable[ServicePort], nodeport_ips: frozenset[bytes] = frozenset()) -> Plan:
     """What brings these service ports into an empty table."""
     return Programmed(family).plan({port.key: port for port in ports}, nodeport_ips)
-
-
-def _make(group: Group) -> Iterator[Operation]:
-    """The group's set and chain, and the rule that leads to it."""
-    yield AddSet(group.services)
-    (chain, rules), (_, [entrance]) = group.rules()
-    yield AddChain(chain)
-    yield from map(AddRule, rules)
-    yield AddRule(entrance)
-
-
-def _renumber(changes: _Changes, store: Set, key: bytes, first: int, before: Slots, after: Slots) -> None:
-    """The elements of one list."""
-    if before == after:
-        return
-    if not before:  # a new service port, the bulk of a first load
-        changes.adds.setdefault(store.name, []).extend(
-            [AddElement(store, key + index(first + i), e) for i, e in enumerate(after) if e is not None]
-        )
-        return
-    for i, endpoint in enumerate(before):
-        if endpoint is not None and (i >= len(after) or after[i] != endpoint):
-            changes.delete(store, key + index(first + i))
-    for i, endpoint in enumerate(after):
-        if endpoint is not None and (i >= len(before) or before[i] != endpoint):
-            changes.add(store, key + index(first + i), endpoint)
 
 
 def _update(current: dict[K, V], planned: Mapping[K, V | None]) -> None:

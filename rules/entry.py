@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from msgspec import Struct
@@ -96,3 +97,26 @@ def elements(layout: Layout, entry: Entry) -> Iterator[AddElement]:
         yield AddElement(ports.affinity, key, index(port.identity))
     for first_source, last_source in port.sources or ():
         yield AddElement(layout.allowed_sources, key + first_source, end=key + last_source)
+
+
+def element(layout: Layout, entry: Entry, name: str, key: bytes) -> AddElement | None:
+    """Of `elements`, the one of this key in the set `name`; None: there is none."""
+    port, ports = entry.port, ports_of(layout, entry.port.key)
+    service_key = element_key(port.key)
+    rest = key[len(service_key) :]
+    if name == layout.allowed_sources.name:
+        ends = dict(port.sources or ())
+        return AddElement(layout.allowed_sources, key, end=service_key + ends[rest]) if rest in ends else None
+    if rest:
+        number = int.from_bytes(rest, sys.byteorder)
+        for store, first, slots in lists(ports, entry).values():
+            if store.name == name and 0 <= number - first < len(slots):
+                endpoint = slots[number - first]
+                return AddElement(store, key, endpoint) if endpoint else None
+        return None
+    if name == ports.affinity.name:
+        return AddElement(ports.affinity, key, index(port.identity)) if port.timeout else None
+    for _, set_, data in homes(layout, ports, entry):
+        if set_.name == name:
+            return AddElement(set_, key, data, comment=port.name)
+    return None

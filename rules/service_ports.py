@@ -1,10 +1,10 @@
 """Service ports in the table: the sets and maps that they are in, and the chains that choose an endpoint.
 
 A service port with N endpoints is an element of a map that says N, and N elements of the map `endpoints`, numbered from 0
-without gaps (rules/endpoint_numbers.py). Chain `pick-N` draws a number below N and looks it up. Above EXACT there are chains for powers of two only: they
-draw until a number is an endpoint's, evenly, in less than two draws on average. After DRAWS misses a number below the half
-decides, which always is one, but for the packet that was already here when the service port changed: for it there is
-`pick-late`.
+without gaps (rules/endpoint_numbers.py). Chain `pick-N` draws a number below N and looks it up. Above EXACT there are chains
+for powers of two only: they draw until a number is an endpoint's, evenly, in less than two draws on average. After DRAWS
+misses a number below the half decides, which always is one, but for the packet that was already here when the service port
+changed: for it there is `pick-late`.
 
 Between the look-up of N and its chain, N travels in the packet's priority, the one field that nft 1.0.6 lets a rule use for
 that. Only where it was 0, which it is again before the draw: packets with a priority of their own keep it, and their endpoint
