@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import time
@@ -21,6 +22,7 @@ from integration.probe import Probe
 
 BETWEEN: Final = (0.003, 0.008)  # seconds between a commit and the next change
 SETTLE: Final = 1.0
+STILL: Final = 0.5  # seconds without any CPU: a large transaction is behind it
 CONNECT: Final = 0.25  # seconds that a connection over loopback may take
 _RESET: Final = struct.pack("ii", 1, 0)
 
@@ -98,10 +100,20 @@ class Control:
         if self._teller.round:
             return
         self._begin("at rest")
+        self._until_still(running)
         before, began = running.cpu(), time.monotonic()
         time.sleep(self._plan.rest)
         running.check()
         self._teller.measured("cpu_rest_percent", (running.cpu() - before) / (time.monotonic() - began) * 100)
+
+    def _until_still(self, running: Running) -> None:
+        """The new rules are used while the kernel still tells about a large transaction. Who never rests is not waited
+        for."""
+        deadline = time.monotonic() + self._plan.rest
+        before = math.nan
+        while (now := running.cpu()) != before and time.monotonic() < deadline:
+            before = now
+            time.sleep(STILL)
 
     def _changes(self, running: Running) -> None:
         self._listener = listener = Listener(self._cluster.api.sightings)

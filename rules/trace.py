@@ -6,9 +6,7 @@ socket that made it, without being persistent: it is gone when its program is, h
 
 from __future__ import annotations
 
-import ipaddress
 import struct
-import sys
 from collections.abc import Iterator
 from typing import Final, Literal
 
@@ -169,98 +167,3 @@ def _header(found: dict[int, memoryview]) -> Header | None:
 
 def _number(value: memoryview) -> int:
     return int.from_bytes(value)
-
-
-def describe(rule: tuple[e.Expression, ...]) -> str:
-    """A rule of ours in words near nft's."""
-    words: list[str] = []
-    loads: list[str] = []
-    constant = ""
-    for expression in rule:
-        match expression:
-            case e.Payload(base, offset, length):
-                loads.append(_field(base, offset, length))
-            case e.Meta(key, register=int()):
-                loads.append(_METADATA.get(key, f"meta {key}"))
-            case e.Conntrack(key, register=int()):
-                loads.append("ct mark" if key == e.Conntrack.MARK else "ct status")
-            case e.Conntrack():
-                words.append("set ct mark")
-                loads, constant = [], ""
-            case e.Fib():
-                loads.append("fib saddr type")
-            case e.NumberGenerator(modulus, kind):
-                loads.append(f"numgen {'random' if kind else 'inc'} mod {modulus}")
-            case e.Hash(modulus=modulus):
-                loads.append(f"jhash mod {modulus}")
-            case e.Bitwise() | e.Byteorder():
-                pass
-            case e.Compare(op, value):
-                words += [" . ".join(loads), f"{'!=' if op else '=='} {_value(loads, value)}"]
-                loads = []
-            case e.Lookup(name, register=register):
-                kind_of_set = {None: "", e.VERDICT: "vmap "}.get(register, "map ")
-                words += [" . ".join(loads), f"{kind_of_set}@{name}"]
-                loads = []
-            case e.Immediate((verdict, chain)):
-                words.append(f"{verdict.name.lower()} {chain}".rstrip())
-            case e.Immediate(bytes(value)):
-                constant = f" to {int.from_bytes(value, sys.byteorder):#x}"
-            case e.Meta(key):
-                words.append(f"set {_METADATA.get(key, f'meta {key}')}{constant}")
-                loads, constant = [], ""
-            case e.Nat():
-                words.append("dnat")
-            case e.Masquerade():
-                words.append("masquerade")
-            case e.Reject(kind):
-                words.append("reject with tcp reset" if kind else "reject")
-            case e.DynamicSet(name, op):
-                words += [" . ".join(loads), f"{'update' if op == e.DynamicSet.UPDATE else 'delete in'} @{name}"]
-                loads = []
-            case e.Unknown(name):
-                words.append(f"({name})")
-    return " ".join(filter(None, words))
-
-
-_FIELDS: Final = {
-    (1, 9, 1): "ip protocol",
-    (1, 12, 4): "ip saddr",
-    (1, 16, 4): "ip daddr",
-    (1, 8, 16): "ip6 saddr",
-    (1, 24, 16): "ip6 daddr",
-    (2, 2, 2): "th dport",
-}
-
-
-def _field(base: int, offset: int, length: int) -> str:
-    """Of an address the first bytes may be enough: networks are compared so."""
-    for (header, start, size), name in _FIELDS.items():
-        if (header, start) == (base, offset) and length <= size:
-            return name
-    return "a part of the packet"
-
-
-_METADATA: Final = {
-    e.Meta.PRIORITY: "meta priority",
-    e.Meta.MARK: "meta mark",
-    e.Meta.IIFNAME: "iifname",
-    e.Meta.L4PROTO: "meta l4proto",
-}
-
-
-def _value(loads: list[str], value: bytes) -> str:
-    match loads[-1:]:
-        case ["ip saddr" | "ip daddr" | "ip6 saddr" | "ip6 daddr" as field]:
-            size = 16 if field.startswith("ip6") else 4
-            address = ipaddress.ip_address(value.ljust(size, b"\0"))
-            return str(address) if len(value) == size else f"{address}/{8 * len(value)}"
-        case ["iifname"]:
-            return read_text(value)
-        case ["fib saddr type"]:
-            return "local"
-        case ["meta l4proto" | "ip protocol"]:
-            return {6: "tcp", 17: "udp", 132: "sctp"}.get(value[0], str(value[0]))
-        case ["ct status"]:
-            return "no dnat"  # compared as unequal
-    return f"0x{value.hex()}"
