@@ -40,11 +40,7 @@ class RuleRun:
             if isinstance(expression, e.NumberGenerator) and expression.modulus > 1:
                 yield from self._draw(expression, expressions[position + 1 :])
                 return
-            if not self._step(expression):
-                self.state = (
-                    self._before
-                )  # the kernel keeps what was done until here; of ours, nothing asks for that later
-                self.verdict = None
+            if not self._step(expression):  # what it did to the packet before stays
                 yield self
                 return
             if self.verdict:

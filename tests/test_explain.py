@@ -24,12 +24,18 @@ from proxy.explain.world import World, world
 from proxy.model import API_VERSIONS, KINDS, convert
 from rules.diff import scratch
 from rules.elements import Scheduler, ServicePort, endpoint, service_key
+from rules.fake import FakeKernel
 from rules.interpret import fates
 from rules.jhash import jhash
 from rules.layout import LAYOUTS, Options
-from rules.objects import Family
+from rules.objects import OUTPUT, POSTROUTING, Chain, Family, Field, Rule, Set, Table
 from rules.packet import Packet
+from rules.statements.marks import HasMark, SetMark
+from rules.statements.matches import InSet
+from rules.statements.nat import Masquerade
+from rules.statements.verdicts import drop
 from rules.tables import create
+from rules.transaction import AddChain, AddRule, AddSet, AddTable
 from tests.netns import Namespace
 
 CASES: Final = [flows.load(path) for path in sorted((Path(__file__).parent / "data/flows").glob("*.json"))]
@@ -266,6 +272,19 @@ def test_hashes_lead_where_the_kernel_s_hash_leads(namespace: Namespace) -> None
         said.append(socket.inet_ntoa(fate.endpoint[:4]))
     assert said == done.stdout.split()
     assert len(set(said)) > 8
+
+
+def test_what_a_rule_did_before_it_gave_up_stays() -> None:
+    table, packet = Table(Family.IPV4, "t"), Packet(Family.IPV4, b"\x0a\0\0\1", b"\x0a\0\0\2", 6, 80)
+    nobody = Set(table, "nobody", (Field.IP_DADDR,))
+    output, postrouting = Chain(table, "output", OUTPUT), Chain(table, "postrouting", POSTROUTING)
+    rules = [Rule(output, (SetMark(1), InSet(nobody), drop())), Rule(postrouting, (HasMark(1), Masquerade()))]
+    kernel = FakeKernel()
+    kernel.commit([AddTable(table), AddSet(nobody), AddChain(output), AddChain(postrouting), *map(AddRule, rules)])
+    found = kernel.dump(table)
+    assert found
+    ((fate, chance),) = fates(found, packet).items()
+    assert (fate.what, fate.is_masqueraded, chance) == ("untouched", True, 1.0)
 
 
 @pytest.mark.parametrize(
