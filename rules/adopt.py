@@ -70,8 +70,8 @@ def adopt(
 ) -> Adopted | None:
     """What makes of the table that was found the one that is wanted; None: it has to be replaced.
 
-    Endpoints keep the numbers that they have, so that clients with session affinity stay with them. owner: the port id of
-    the socket that is to own the table (rules.tables.own), 0: none needs to.
+    Endpoints keep the numbers that they have, so that clients with session affinity stay with them. owner: the port id
+    of the socket that is to own the table (rules.tables.own), 0: none needs to.
     """
     if owner and not found.flags & PERSIST:
         return None

@@ -1,7 +1,7 @@
 """Compares what the kernel holds with what it was told to, a little at a time: changes may come between any two steps.
 
-What looks wrong may be right by now, or may have changed while it was read: it is read once more, on its own, before it is
-called wrong.
+What looks wrong may be right by now, or may have changed while it was read: it is read once more, on its own, before it
+is called wrong.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ _FAMILIES = {int(family): family for family in Family}
 class Touched(Struct):
     """What one transaction of somebody else did to one of our tables.
 
-    elements: (set, key) -> (data, comment) as they are now, None: gone. chains: whose rules are others. is_rebuilt: more
-    than that, sets or chains or the whole table. who: "nft (pid 123)", '' if unknown.
+    elements: (set, key) -> (data, comment) as they are now, None: gone. chains: whose rules are others. is_rebuilt:
+    more than that, sets or chains or the whole table. who: "nft (pid 123)", '' if unknown.
     """
 
     family: Family

@@ -23,8 +23,8 @@ def deletion(set_: Set, key: bytes, there: Found) -> DeleteElement:
 
 
 def are_same_rules(chain: str, wanted: Sequence[Sequence[Expression]], found: Sequence[Sequence[Expression]]) -> bool:
-    """Expressions of each rule. In chains that get a rule with each new group, the first one only is bound to its place,
-    the others may have any order."""
+    """Expressions of each rule. In chains that get a rule with each new group, the first one only is bound to its
+    place, the others may have any order."""
     if list(wanted) == list(found):
         return True
     if not chain.endswith("-special"):

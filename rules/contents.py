@@ -20,8 +20,8 @@ PIECE: Final = 1000
 
 @dataclass(frozen=True)
 class Contents:
-    """pieces: everything but the base chains, in an order in which the kernel takes it. entrance: these, with their rules:
-    before it, no packet sees any of the rest."""
+    """pieces: everything but the base chains, in an order in which the kernel takes it. entrance: these, with their
+    rules: before it, no packet sees any of the rest."""
 
     family: Family
     pieces: Iterator[list[Operation]]
@@ -36,9 +36,9 @@ class Contents:
 def contents(
     programmed: Programmed, options: Options, service_cidrs: Iterable[Network], piece: int = PIECE
 ) -> Contents:
-    """What the table holds now, whatever `programmed` is told meanwhile. With the numbers that endpoints and chains have
-    there, so that what changes it next changes another table that holds this alike. Elements are made when they are asked
-    for."""
+    """What the table holds now, whatever `programmed` is told meanwhile. With the numbers that endpoints and chains
+    have there, so that what changes it next changes another table that holds this alike. Elements are made when they
+    are asked for."""
     rules = list(chains_of(programmed, options, service_cidrs).values())
     rules += [(mine[0].chain, mine) for turn in programmed.turns() if (mine := programmed.turn_rules(turn))]
     inner = [(chain, mine) for chain, mine in rules if not chain.hook]

@@ -50,8 +50,8 @@ class Programmed:
         self._seeds = past.seeds
         self._was_counted = past.counted
         self.unused: dict[bytes, Entry] = {}
-        """Entries with endpoints that are counted, and whose counters are known to say 0. Any thread may put other ones in
-        their place; plans take some of them out of the table."""
+        """Entries with endpoints that are counted, and whose counters are known to say 0. Any thread may put other ones
+        in their place; plans take some of them out of the table."""
         self.sizes: dict[str, int] = Counter(one.set.name for one in self.turn_elements())
         """How many elements each set has that `plan` fills."""
 
@@ -131,8 +131,8 @@ class Programmed:
         return element(layout, entry, name, key)
 
     def elements(self) -> Iterator[AddElement]:
-        """All that the table holds, each once. Plans may be accepted meanwhile: what is not yet given is as they made it,
-        and service keys that they brought are missing."""
+        """All that the table holds, each once. Plans may be accepted meanwhile: what is not yet given is as they made
+        it, and service keys that they brought are missing."""
         for key in list(self.entries):
             yield from self.elements_of(key)
         yield from list(self.shared_elements())

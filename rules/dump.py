@@ -152,8 +152,8 @@ def read_elements(replies: Iterable[Message], table: str) -> Iterator[tuple[byte
 
 
 def _alike(listed: bytes) -> list[tuple[bytes, tuple[bytes, str]]] | None:
-    """The same of elements that are nothing but a key, or a key and a value, as the kernel lays them out: all of one size,
-    which is most of a table by far. None: they are not like that."""
+    """The same of elements that are nothing but a key, or a key and a value, as the kernel lays them out: all of one
+    size, which is most of a table by far. None: they are not like that."""
     if len(listed) < 12:
         return None
     size, key_size = _SIZE.unpack_from(listed, 0)[0], _SIZE.unpack_from(listed, 8)[0] - 4

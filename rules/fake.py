@@ -87,8 +87,8 @@ class FakeReader:
 
 
 class FakeKernel:
-    """The same methods as kernel.Kernel, and after `close` the next socket. Counts what it is asked to do: `transactions`,
-    `operations`. can_own: whether it is one that has PERSIST."""
+    """The same methods as kernel.Kernel, and after `close` the next socket. Counts what it is asked to do:
+    `transactions`, `operations`. can_own: whether it is one that has PERSIST."""
 
     can_own = True
 

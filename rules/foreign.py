@@ -141,8 +141,8 @@ class Reader:
         return chains
 
     def rules(self, table: Table, chain: str) -> list[bytes]:
-        """A chain's rules, in their order, for `expressions`. (To list a table's rules, the kernel counts again from the
-        first one for each reply: a hundred thousand chains are faster one by one.)"""
+        """A chain's rules, in their order, for `expressions`. (To list a table's rules, the kernel counts again from
+        the first one for each reply: a hundred thousand chains are faster one by one.)"""
         self._sequence += 1
         body = text(1, table.name) + text(2, chain)
         request = message(GETRULE, NLM_F_DUMP, self._sequence, table.family, body)

@@ -1,4 +1,5 @@
-"""Service ports that share chains because their clients stay: with session affinity, or by the client's address. Pure."""
+"""Service ports whose clients stay, by session affinity or by their addresses, and the chains that those share.
+Pure."""
 
 from __future__ import annotations
 

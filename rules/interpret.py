@@ -28,8 +28,8 @@ _DEEPEST: Final = 16  # NFT_JUMP_STACK_SIZE
 
 
 class Fate(Struct, frozen=True, order=True):
-    """endpoint: where it is led, packed by rules.elements.endpoint; b"" where it is led nowhere. path: the chains that it
-    went through, in order, each with the sets by which it got further: "services @cluster-ips"."""
+    """endpoint: where it is led, packed by rules.elements.endpoint; b"" where it is led nowhere. path: the chains that
+    it went through, in order, each with the sets by which it got further: "services @cluster-ips"."""
 
     what: What
     endpoint: bytes = b""

@@ -20,7 +20,8 @@ _MOST_DRAWS: Final = 1 << 17
 
 
 class NotUnderstood(ValueError):
-    """An expression that this program never writes, or a chain or set that is not there: nobody knows what the rule does."""
+    """An expression that this program never writes, or a chain or set that is not there: nobody knows what the rule
+    does."""
 
 
 class RuleRun:

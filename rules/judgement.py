@@ -65,7 +65,8 @@ def judge(error: TransactionError, *, fresh: bool = False) -> tuple[Action, str]
 
 
 def decisive(error: TransactionError) -> Failure:
-    """The failure that counts: the first. Those after it may be its consequences, as of a set that could not be made."""
+    """The failure that counts: the first. Those after it may be its consequences, as of a set that could not be
+    made."""
     known = [failure for failure in error.failures if failure.errno != errno.ENOBUFS]
     return (known or error.failures)[0]
 

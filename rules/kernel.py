@@ -110,8 +110,8 @@ class Kernel:
             raise KernelUnreachable(errno.EBADMSG, f"cannot understand what nftables says ({error})") from error
 
     def dump(self, table: Table, *, settled: bool = False) -> TableState | None:
-        """All of one table, or None if it is not there. Slow at size (0.5 s for 100,000 elements): for tests, starts and
-        audits, never the steady state. settled: nothing was added a moment ago; then one read of each set will do.
+        """All of one table, or None if it is not there. Slow at size (0.5 s for 100,000 elements): for tests, starts
+        and audits, never the steady state. settled: nothing was added a moment ago; then one read of each set will do.
         Raises KernelUnreachable."""
         for _ in range(DUMP_TRIES):
             try:
@@ -141,7 +141,8 @@ class Kernel:
 
     def _elements(self, table: Table, name: str, count: int | None) -> dict[bytes, tuple[bytes, str]]:
         """A set's elements. The kernel still spreads a hash table over more buckets after the transaction that made it
-        grow, and a dump meanwhile misses some: only as many as the kernel says it has, or what two reads agree on, is true."""
+        grow, and a dump meanwhile misses some: only as many as the kernel says it has, or what two reads agree on, is
+        true."""
         before: dict[bytes, tuple[bytes, str]] = {}
         for _ in range(DUMP_TRIES):
             now = self._read(table, name)

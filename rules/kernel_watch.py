@@ -86,8 +86,8 @@ class KernelWatch:
 
 
 def _ignore(sock: socket.socket, port: int) -> None:
-    """Have the kernel throw away what this port id did (socket(7), SO_ATTACH_FILTER): all messages that come together are of
-    one transaction, and so is the first (struct nlmsghdr, nlmsg_pid)."""
+    """Have the kernel throw away what this port id did (socket(7), SO_ATTACH_FILTER): all messages that come together
+    are of one transaction, and so is the first (struct nlmsghdr, nlmsg_pid)."""
     seen = int.from_bytes(port.to_bytes(4, sys.byteorder))  # the filter loads in network order
     steps = ((_LOAD_WORD, 0, 0, 12), (_JUMP_EQUAL, 0, 1, seen), (_RETURN, 0, 0, 0), (_RETURN, 0, 0, 0xFFFFFFFF))
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))

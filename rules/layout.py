@@ -1,9 +1,9 @@
 """The table: its sets, its maps, its chains and rules, in one place that reads like `nft list table`.
 
 What changes often (which service ports there are, where they lead) is elements; the chains below never change while
-the agent runs. How a service port's endpoint is chosen: rules/service_ports.py. A service port of an external address
-(externalIPs, load balancer) is chosen for like one of a clusterIP, behind another gate. NodePorts have their own sets and
-map, without the address in the key.
+the agent runs. How a service port's endpoint is chosen: rules/service_ports.py and rules/groups.py. A service port of
+an external address (externalIPs, load balancer) is chosen for like one of a clusterIP, behind another gate. NodePorts
+have their own sets and map, without the address in the key.
 """
 
 from __future__ import annotations

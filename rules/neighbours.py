@@ -1,7 +1,7 @@
 """Nat chains of other programs that stand where ours do, told from what the kernel says of chains. Pure.
 
-Nothing but chains is ever asked for: not what is in them, however much it is, and whatever version of nft wrote it. A base
-chain says itself where it stands (NFTA_CHAIN_HOOK, NFTA_CHAIN_TYPE).
+Nothing but chains is ever asked for: not what is in them, however much it is, and whatever version of nft wrote it. A
+base chain says itself where it stands (NFTA_CHAIN_HOOK, NFTA_CHAIN_TYPE).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Neighbour(Struct, frozen=True):
 
 
 def read(told: Message) -> Neighbour | None:
-    """A neighbour; None: it is another chain, of which there may be thousands. told: NEWCHAIN, a reply or a notification."""
+    """A neighbour; None: it is another chain, of which there may be thousands. told: NEWCHAIN, a reply or a
+    notification."""
     body = bytes(told.body)
     if _NAT not in body or body[0] not in FAMILIES:
         return None

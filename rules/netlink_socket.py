@@ -56,8 +56,8 @@ def enlarge(sock: socket.socket, forced: int, plain: int, size: int) -> int:
 class Replies(Iterator[list[Message]]):
     """Sends a request and gives its replies, a list for each datagram, up to what ends them.
 
-    Raises OSError for what the kernel refuses, or cannot bring to its end, and DAMAGED. After a datagram that is damaged one
-    may go on.
+    Raises OSError for what the kernel refuses, or cannot bring to its end, and DAMAGED. After a datagram that is
+    damaged one may go on.
     """
 
     def __init__(self, sock: socket.socket, request: bytes, errors: Mapping[int, int] = SYSTEM) -> None:

@@ -43,8 +43,8 @@ def place_sticky(before: Slots, after: Sequence[bytes]) -> Slots:
     """The same where clients hold numbers: one that leads to a living endpoint leads to it for as long as that lives.
 
     So an endpoint may have several numbers: when a gap has to be filled, the last one gets it in addition. Every
-    endpoint has a number below `dense(...)`, and all of those are somebody's. Under endless rolling updates there are about
-    two numbers an endpoint, and nobody gets more than twice the average share of new clients.
+    endpoint has a number below `dense(...)`, and all of those are somebody's. Under endless rolling updates there are
+    about two numbers an endpoint, and nobody gets more than twice the average share of new clients.
     """
     alive = set(after)
     slots: list[bytes | None] = [endpoint if endpoint in alive else None for endpoint in before]

@@ -162,9 +162,11 @@ class Set:
     """A named set, or a map if `data` is given. Compared and hashed by table and name.
 
     `typeof` declares the parts by expression, not by data type: needed where a part is a plain integer.
-    `verdict`: the data is a chain to go to. `interval`: keys are ranges. `dynamic`: packets change it, its elements have timeouts, and it holds so many at most.
+    `verdict`: the data is a chain to go to. `interval`: keys are ranges. `dynamic`: packets change it, its elements
+    have timeouts, and it holds so many at most.
     `counts`: each element counts the packets that were found in the set by it, from 0 on when it is added.
-    `size`: it never holds more elements; the kernel looks them up faster then, if the key has 4 bytes (nft_hash_lookup_fast).
+    `size`: it never holds more elements; the kernel looks them up faster then, if the key has 4 bytes
+    (nft_hash_lookup_fast).
     """
 
     table: Table

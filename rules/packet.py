@@ -8,8 +8,8 @@ from rules.objects import Family
 
 
 class Packet(Struct, frozen=True):
-    """source, destination: packed. protocol: 6, 17, 132. interface: the one of the node that it came in through; "": this
-    node sends it. is_local: its source is one of this node's addresses."""
+    """source, destination: packed. protocol: 6, 17, 132. interface: the one of the node that it came in through; "":
+    this node sends it. is_local: its source is one of this node's addresses."""
 
     family: Family
     source: bytes
@@ -21,9 +21,9 @@ class Packet(Struct, frozen=True):
 
 
 class PacketState(Struct, frozen=True):
-    """What a packet takes along from rule to rule. priority: in host order, as in a register. led: where it is led, packed
-    address and port. tickets: what was put into maps for it, (map, key, data), b"" where it was deleted; the last one
-    counts. path: as in rules.interpret.Fate."""
+    """What a packet takes along from rule to rule. priority: in host order, as in a register. led: where it is led,
+    packed address and port. tickets: what was put into maps for it, (map, key, data), b"" where it was deleted; the
+    last one counts. path: as in rules.interpret.Fate."""
 
     mark: int = 0
     connection_mark: int = 0

@@ -38,8 +38,8 @@ _HEAD: Final = _EXPRESSION[: len(_EXPRESSION) - 20]
 
 
 def read_packets(replies: Iterable[Message], set_: Set) -> Iterator[tuple[bytes, Counted]]:
-    """By key, from the replies to GETSETELEM. An element without a counter has seen none. Raises ValueError for what cannot
-    be."""
+    """By key, from the replies to GETSETELEM. An element without a counter has seen none. Raises ValueError for what
+    cannot be."""
     for reply in replies:
         found = dict(attributes(reply.body[4:]))
         if read_text(found.get(1, b"")) == set_.table.name:

@@ -21,9 +21,9 @@ class Spare(Struct, frozen=True):
 class Past(Struct, frozen=True):
     """Nothing: of a table that is made anew.
 
-    groups: whose sets are there. numbers: of endpoints, with session affinity by (identity, local), without it (`seeds`)
-    by service key, all and local ones. turns and spare: of the chains of round robin. counted: keys of service ports that
-    the table counts refused packets of.
+    groups: whose sets are there. numbers: of endpoints, with session affinity by (identity, local), without it
+    (`seeds`) by service key, all and local ones. turns and spare: of the chains of round robin. counted: keys of
+    service ports that the table counts refused packets of.
     """
 
     groups: set[Group] = field(default_factory=set)

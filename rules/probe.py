@@ -32,7 +32,8 @@ CORE: Final = "CONFIG_NF_TABLES"
 
 
 class Missing(Struct, frozen=True):
-    """Something that this kernel does not have. what: for people. option: what brings it. errno: what the kernel said."""
+    """Something that this kernel does not have. what: for people. option: what brings it. errno: what the kernel
+    said."""
 
     what: str
     family: Family
@@ -59,7 +60,8 @@ def is_too_old(release: str) -> bool:
 
 
 def probe(kernel: Kernel, families: Collection[Family]) -> list[Missing]:
-    """What the kernel lacks, each once. Raises TransactionError if it does not even look: no permission, no nf_tables."""
+    """What the kernel lacks, each once. Raises TransactionError if it does not even look: no permission, no
+    nf_tables."""
     tried = {family: list(features(LAYOUTS[family])) for family in families}
     error = rehearse(kernel, [operation for mine in tried.values() for operation, _, _ in mine])
     if error is None:

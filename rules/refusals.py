@@ -25,8 +25,8 @@ TRIES: Final = 32
 """How many transactions may be refused in one round of finding out what is refused: each takes 5 to 30 ms."""
 
 NAMED_AT_ONCE: Final = 8
-"""So many times the rest is tried as a whole when the kernel has said what it refuses. Then by halves, too: of a map that is
-full, the kernel names one element after the other."""
+"""So many times the rest is tried as a whole when the kernel has said what it refuses. Then by halves, too: of a map
+that is full, the kernel names one element after the other."""
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 300.0
 """Seconds until a refused service port is tried again, doubling each time. No less than one second for each that is
@@ -126,7 +126,8 @@ def settle_as_one(changes: Ports, rehearse: Attempt, *, tries: int = TRIES) -> S
 
 @dataclass
 class Aside:
-    """What is left out. port: as it is wanted now, None: to be taken away. failure: None: it was not tried by itself."""
+    """What is left out. port: as it is wanted now, None: to be taken away. failure: None: it was not tried by
+    itself."""
 
     key: bytes
     port: ServicePort | None
@@ -144,11 +145,11 @@ class News(Struct, frozen=True):
 
 
 class Refusals:
-    """The service ports that are left out. Before a transaction: `divide`, or `without` where all is made anew; after it:
-    `note`. Times are seconds of any one clock.
+    """The service ports that are left out. Before a transaction: `divide`, or `without` where all is made anew; after
+    it: `note`. Times are seconds of any one clock.
 
-    aside: by service key; not to be changed. total: how many were ever refused. errors: refused transactions by the name
-    of their errno.
+    aside: by service key; not to be changed. total: how many were ever refused. errors: refused transactions by the
+    name of their errno.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """What the kernel would say to a transaction, without doing it.
 
-A batch with one message that is refused is undone as a whole (nfnetlink_rcv_batch, nf_tables_abort): nobody is told of it,
-the ruleset's generation stays, and no packet sees any of it. Every other message has been checked as if it counted.
+A batch with one message that is refused is undone as a whole (nfnetlink_rcv_batch, nf_tables_abort): nobody is told of
+it, the ruleset's generation stays, and no packet sees any of it. Every other message has been checked as if it counted.
 """
 
 from __future__ import annotations

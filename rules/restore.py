@@ -23,8 +23,8 @@ from rules.transaction import Operation
 def restore(
     programmed: Programmed, found: TableState, options: Options, service_cidrs: Iterable[Network], owner: int = 0
 ) -> list[Operation] | None:
-    """[]: all is as it was. None: it has other sets or chains, and has to be made anew. owner: the port id of the socket
-    that is to own the table, 0: none needs to."""
+    """[]: all is as it was. None: it has other sets or chains, and has to be made anew. owner: the port id of the
+    socket that is to own the table, 0: none needs to."""
     service_cidrs = tuple(service_cidrs)
     layout, sets = programmed.layout, {set_.name: set_ for set_ in programmed.sets()}
     standing, turns = chains_of(programmed, options, service_cidrs), turns_of(programmed)

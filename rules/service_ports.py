@@ -1,19 +1,19 @@
 """Service ports in the table: the sets and maps that they are in, and the chains that choose an endpoint.
 
-A service port with N endpoints is an element of a map that says N, and N elements of the map `endpoints`, numbered from 0
-without gaps (rules/endpoint_numbers.py). Chain `pick-N` draws a number below N and looks it up. Above EXACT there are chains
-for powers of two only: they draw until a number is an endpoint's, evenly, in less than two draws on average. After DRAWS
-misses a number below the half decides, which always is one, but for the packet that was already here when the service port
-changed: for it there is `pick-late`.
+A service port with N endpoints is an element of a map that says N, and N elements of the map `endpoints`, numbered from
+0 without gaps (rules/endpoint_numbers.py). Chain `pick-N` draws a number below N and looks it up. Above EXACT there are
+chains for powers of two only: they draw until a number is an endpoint's, evenly, in less than two draws on average.
+After DRAWS misses a number below the half decides, which always is one, but for the packet that was already here when
+the service port changed: for it there is `pick-late`.
 
-Between the look-up of N and its chain, N travels in the packet's priority, the one field that nft 1.0.6 lets a rule use for
-that. Only where it was 0, which it is again before the draw: packets with a priority of their own keep it, and their endpoint
-is drawn without N (`_blind`).
+Between the look-up of N and its chain, N travels in the packet's priority, the one field that nft 1.0.6 lets a rule use
+for that. Only where it was 0, which it is again before the draw: packets with a priority of their own keep it, and
+their endpoint is drawn without N (`_blind`).
 
-Nor does every packet need to be asked whether its endpoint is its own sender (a hairpin, to be masqueraded): the number says
-where an endpoint may be one (HERE), and leads to `pick-N-here`, where the connections of such senders get a mark that stays
-until postrouting has looked; so do those whose endpoint is chosen without a number. (A connection's mark: routing goes by the
-packet's, and IPv4 makes the priority anew when it forwards.)
+Nor does every packet need to be asked whether its endpoint is its own sender (a hairpin, to be masqueraded): the number
+says where an endpoint may be one (HERE), and leads to `pick-N-here`, where the connections of such senders get a mark
+that stays until postrouting has looked; so do those whose endpoint is chosen without a number. (A connection's mark:
+routing goes by the packet's, and IPv4 makes the priority anew when it forwards.)
 
 With externalTrafficPolicy Local a service port has two lists of endpoints, all and those on this node; the second is
 numbered from LOCAL on, and has maps of its own.
@@ -251,8 +251,8 @@ class Ports:
         return Chain(self.table, f"{self.prefix}use{'-local' if local else ''}-ticket")
 
     def rules(self, mark: int) -> Iterator[tuple[Chain, list[Rule]]]:
-        """`pick` and `pick-local` and what they lead to: never back. mark: the bit of a connection that may be led to its
-        sender."""
+        """`pick` and `pick-local` and what they lead to: never back. mark: the bit of a connection that may be led to
+        its sender."""
         self_marked = (MayReachItself(hairpins_of(self.table)), SetMark(mark, Mark.CONNECTION))
         yield filled(self.refuse, (InSet(self.no_endpoints), goto("refuse")), (goto("refuse"),))
         for local in (False, True):
@@ -316,8 +316,8 @@ class Ports:
         return Chain(self.table, f"{self.pick(local).name}-{modulus}")
 
     def _draw(self, local: bool, modulus: int) -> Chain:
-        """One draw, for all chains that repeat it: each new element of a map has the kernel look at every rule that asks the
-        map, so few rules should."""
+        """One draw, for all chains that repeat it: each new element of a map has the kernel look at every rule that
+        asks the map, so few rules should."""
         return Chain(self.table, f"{self.prefix}draw{'-local' if local else ''}-{modulus}")
 
     def _pick_here(self, local: bool, modulus: int) -> Chain:

@@ -4,11 +4,11 @@ It has an owner (Linux 5.12): nobody else can change it, and it goes with the ow
 packet of a connection that no chain before it has translated. So the standby is asked
 
 - before our table, for all that needs no memory: what others do to our table is not even noticed;
-- after it, for the rest. Clients with session affinity hold tickets, and packets that are refused are counted, in the table
-  that outlives an agent, so these go on to it; they come back here when somebody has flushed or deleted it.
+- after it, for the rest. Clients with session affinity hold tickets, and packets that are refused are counted, in the
+  table that outlives an agent, so these go on to it; they come back here when somebody has flushed or deleted it.
 
-After it alone would not do: while the kernel takes a table away, its chains go on for a millisecond or two after its maps
-are empty, and refuse (nf_tables_commit: a deleted base chain keeps its rules until its hook is unregistered).
+After it alone would not do: while the kernel takes a table away, its chains go on for a millisecond or two after its
+maps are empty, and refuse (nf_tables_commit: a deleted base chain keeps its rules until its hook is unregistered).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def create(family: Family) -> list[Operation]:
 
 
 class Mirror:
-    """What operations about our tables are when they are to do the same to the standby. One object may be used for ever:
-    what it remembers is as much as there are sets and chains."""
+    """What operations about our tables are when they are to do the same to the standby. One object may be used for
+    ever: what it remembers is as much as there are sets and chains."""
 
     def __init__(self) -> None:
         self._sets: dict[Set, Set] = {}

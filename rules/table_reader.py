@@ -1,5 +1,5 @@
-"""Reads a table in small pieces, over a socket of its own: what is done between two pieces does not disturb it, and a read
-that is given up ends with the socket. In the network namespace of the thread that opens it."""
+"""Reads a table in small pieces, over a socket of its own: what is done between two pieces does not disturb it, and a
+read that is given up ends with the socket. In the network namespace of the thread that opens it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from rules.packet_counts import Counted, read_packets
 
 
 class Reader(Protocol):
-    """Iterators give a piece at a time; other calls are allowed when one has come to its end. Raises OSError (ENOENT: there
-    is no such table, chain or set), and ValueError or LookupError for replies that cannot be."""
+    """Iterators give a piece at a time; other calls are allowed when one has come to its end. Raises OSError (ENOENT:
+    there is no such table, chain or set), and ValueError or LookupError for replies that cannot be."""
 
     def close(self) -> None: ...
 

@@ -35,15 +35,16 @@ def place(layout: Layout, *, owned: bool = False) -> list[Operation]:
 def replace(
     layout: Layout, options: Options, service_cidrs: Iterable[Network], *, owned: bool = False
 ) -> list[Operation]:
-    """Put the family's table in the place of whatever is there under its name: all chains and rules, and the elements that are
-    always there."""
+    """Put the family's table in the place of whatever is there under its name: all chains and rules, and the elements
+    that are always there."""
     return [*remove(layout), *create(layout, options, service_cidrs, owned=owned)]
 
 
 def create(
     layout: Layout, options: Options, service_cidrs: Iterable[Network], *, owned: bool = False
 ) -> list[Operation]:
-    """The family's table with all its chains and rules, and the elements that are always there. owned: by the socket that commits this."""
+    """The family's table with all its chains and rules, and the elements that are always there. owned: by the socket
+    that commits this."""
     operations: list[Operation] = [own(layout) if owned else AddTable(layout.table), *map(AddSet, layout.sets)]
     chains = list(layout.rules(options, service_cidrs))
     operations += [AddChain(chain) for chain, _ in chains]

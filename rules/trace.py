@@ -44,7 +44,8 @@ PRIORITY: Final = -150
 
 _HOOKS: Final = {"prerouting": 0, "output": 3}
 _ARRIVAL: Final = ("input", 1)
-"""A hook without a rule: where a packet is led to this machine itself, only its header there says what address it has then."""
+"""A hook without a rule: where a packet is led to this machine itself, only its header there says what address it has
+then."""
 _STATE, _NEW = 0, struct.pack("=I", 8)  # NFT_CT_STATE, NF_CT_STATE_BIT(IP_CT_NEW)
 _NFTRACE: Final = 12  # NFT_META_NFTRACE
 _KINDS: Final[dict[int, Literal["policy", "return", "rule"]]] = {1: "policy", 2: "return", 3: "rule"}
@@ -83,8 +84,9 @@ class Header(Struct, frozen=True):
 
 
 class Event(Struct, frozen=True):
-    """number: of the packet, the same for all that happens to it. kind: a rule that came to a verdict, the end of a chain,
-    or the policy of a base chain. handle: the rule's. chain: where a jump or goto leads. header: where a hook begins."""
+    """number: of the packet, the same for all that happens to it. kind: a rule that came to a verdict, the end of a
+    chain, or the policy of a base chain. handle: the rule's. chain: where a jump or goto leads. header: where a hook
+    begins."""
 
     number: int
     family: int

@@ -56,7 +56,8 @@ class AddRule:
 class AddElement(Struct, frozen=True, gc=False):
     """`key` and `data` as the set's fields side by side, each padded to 4 bytes, in network order but for an index.
 
-    In a map of verdicts, data is the name of the chain to go to. There with the same data: nothing. There with other data: EEXIST or, older kernels, EBUSY (delete it first, in the same transaction).
+    In a map of verdicts, data is the name of the chain to go to. There with the same data: nothing. There with other
+    data: EEXIST or, older kernels, EBUSY (delete it first, in the same transaction).
     """
 
     set: Set

@@ -1,6 +1,7 @@
 """Expressions to netlink bytes and back, by their ATTRIBUTES tables. Pure.
 
-Reading back ignores attributes that are not in the table, so an expression read from the kernel equals the one that was sent.
+Reading back ignores attributes that are not in the table, so an expression read from the kernel equals the one that was
+sent.
 """
 
 from __future__ import annotations

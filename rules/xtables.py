@@ -1,8 +1,8 @@
-"""Rules of iptables-nft, from the kernel's expressions to what iptables-save would write: the extensions that kube-proxy
-uses, and what iptables-nft (1.8) turns into expressions of nftables. Pure.
+"""Rules of iptables-nft, from the kernel's expressions to what iptables-save would write: the extensions that
+kube-proxy uses, and what iptables-nft (1.8) turns into expressions of nftables. Pure.
 
-linux/netfilter/xt_*.h, nf_nat.h; the layouts are the host's. What is not understood is written as "-m unread-NAME", which
-is no rule that anybody writes.
+linux/netfilter/xt_*.h, nf_nat.h; the layouts are the host's. What is not understood is written as "-m unread-NAME",
+which is no rule that anybody writes.
 """
 
 from __future__ import annotations

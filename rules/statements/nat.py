@@ -1,4 +1,4 @@
-"""Address translation: to an endpoint, or from this node's own address. What is translated passes no further rule here."""
+"""Address translation: to an endpoint, or from this node's own address. It ends the packet's way through a table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class DnatByIndex:
 
 @dataclass(frozen=True, slots=True)
 class DnatBySource:
-    """The same, but the number is a hash of the client's address: one client, one number; with another `seed` another one."""
+    """The same, but the number is a hash of the client's address: one client, one number, with each
+    `seed` another one."""
 
     map: Set
     modulus: int

@@ -1,7 +1,7 @@
 """A packet's priority as the place where a rule leaves a number for later ones.
 
-It is the one field that nft 1.0.6 lets a rule use for that: what a look-up finds there, the next one has as a part of its
-key. What the numbers mean: rules/endpoint_numbers.py. It is cleared before the packet leaves.
+It is the one field that nft 1.0.6 lets a rule use for that: what a look-up finds there, the next one has as a part of
+its key. What the numbers mean: rules/endpoint_numbers.py. It is cleared before the packet leaves.
 """
 
 from __future__ import annotations
