@@ -78,6 +78,12 @@ def measure(options: Options) -> dict[str, Any]:
         "failures": [],
         "dataplane": None,
     }
+    if {LAYOUTS, DATAPLANE} & set(options.parts):
+        document["warnings"] += [
+            f"the layout {name} is left out: the program that loads it is not installed"
+            for name in NAMES
+            if not available(name)
+        ]
     began, before = time.monotonic(), others.clocks()
     layouts = sum(map(available, NAMES))
     total = parts_of(options.plan, options.sizes, len(options.subjects), layouts, options.parts, quick=options.quick)
@@ -87,6 +93,7 @@ def measure(options: Options) -> dict[str, Any]:
         with Bar(total) as bar:
             if warning := machine.busy(found["load"][0], found["cores"]):
                 document["warnings"].append(warning)
+            for warning in document["warnings"]:
                 bar.note(f"Warning: {warning}")
             run = Run(options.sizes, options.subjects, options.plan, document, bar)
             if CONTROL in options.parts:

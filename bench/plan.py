@@ -12,6 +12,8 @@ SIZES: Final = ("100x10", "1000x10", "5000x10", "10000x10", "44000x2", "5000x50"
 QUICK_SIZES: Final = ("100x10", "1000x10", "5000x10")
 MOST_SERVICES, MOST_PODS = 200_000, 3_000_000
 """Beyond that, addresses would be those that changes are known by."""
+MOST_ENDPOINTS = 1000
+"""Each Service has one EndpointSlice, and an API server takes no more in one."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,10 @@ def sizes(texts: Iterable[str]) -> list[Size]:
             ) from None
         if size.services > MOST_SERVICES or size.services * size.endpoints > MOST_PODS:
             raise ValueError(f"{text!r} is too large: at most {MOST_SERVICES:,} Services and {MOST_PODS:,} endpoints")
+        if size.endpoints > MOST_ENDPOINTS:
+            raise ValueError(
+                f"{text!r} is too large: at most {MOST_ENDPOINTS:,} endpoints for a Service, an EndpointSlice's"
+            )
         found[size] = None
     if not found:
         raise ValueError("no size is given")

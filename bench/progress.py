@@ -1,4 +1,4 @@
-"""How far it is, on standard error: a bar on a terminal, else a line for each part that is done."""
+"""How far it is, on standard error: a bar on a terminal that can draw one, else a line for each part that is done."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ class Bar:
         self._total, self._done, self._stream = total, 0, stream
         self._began = time.monotonic()
         self._progress: Progress | None = None
-        if stream.isatty():
+        console = Console(file=stream)
+        if stream.isatty() and not console.is_dumb_terminal:
             columns = (
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),
             )
-            self._progress = Progress(*columns, console=Console(file=stream), transient=True)
+            self._progress = Progress(*columns, console=console, transient=True)
             self._task = self._progress.add_task("starting", total=total)
 
     def step(self, text: str, done: int = 0) -> None:

@@ -38,7 +38,23 @@ def test_sizes_come_with_commas_and_again_each_once_and_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["", ",", "10", "10x", "x10", "0x10", "10x0", "-5x10", "1e3x10", "ten x ten", "300000x1", "9x999999"]
+    "bad",
+    [
+        "",
+        ",",
+        "10",
+        "10x",
+        "x10",
+        "0x10",
+        "10x0",
+        "-5x10",
+        "1e3x10",
+        "ten x ten",
+        "300000x1",
+        "9x999999",
+        "1x1001",
+        "4000x1000",
+    ],
 )
 def test_what_is_no_size_is_refused_by_name(bad: str) -> None:
     with pytest.raises(ValueError, match=re.escape(bad) if bad.strip(",") else "no size"):
@@ -167,6 +183,15 @@ def test_what_a_program_has_said_is_shown_on_a_terminal_as_it_is(monkeypatch: py
         bar.step("100x10 a [/b], round 1: start", done=1)
         bar.note("failed: [/healthz] [red] said no")
     assert "failed: [/healthz] [red] said no" in stream.getvalue()
+
+
+def test_a_terminal_that_cannot_draw_a_bar_has_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    with Bar(2, stream) as bar:
+        bar.step("now", done=0)
+        bar.step("first measured", done=1)
+    assert re.fullmatch(r"\[1/2, \d+ s\] first measured\n", stream.getvalue())
 
 
 # Changes and their marks

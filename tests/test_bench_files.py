@@ -17,7 +17,7 @@ import pytest
 from bench import __main__ as bench
 from bench import files, others
 from bench.machine import CHECKOUT
-from bench.options import Options
+from bench.options import Options, parse
 from proxy.errors import UserError
 from tests.bench_documents import document
 from tests.test_bench_output import SCHEMA
@@ -123,6 +123,19 @@ def test_an_interrupt_while_plots_are_drawn_is_no_traceback(
     monkeypatch.setattr(bench, "show", interrupted)
     assert bench.main(["--output", str(tmp_path)]) == 130
     assert (tmp_path / "bench.json").exists()
+
+
+def test_a_layout_that_cannot_be_loaded_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "available", lambda name: not name.startswith("iptables"))
+    monkeypatch.setattr(bench.Run, "layouts", lambda self: None)
+    monkeypatch.setattr(bench.Run, "control", lambda self: None)
+    found = bench.measure(parse(["--sizes", "1x1", "--parts", "layouts"]))
+    assert [text.split(" is left out")[0] for text in found["warnings"] if "left out" in text] == [
+        "the layout iptables-nft",
+        "the layout iptables-legacy",
+    ]
+    jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
+    assert not [text for text in bench.measure(parse(["--parts", "control"]))["warnings"] if "left out" in text]
 
 
 def test_what_others_use_is_what_is_used_without_us() -> None:
