@@ -142,17 +142,24 @@ def test_plots_are_well_formed_and_labelled(tmp_path: Path) -> None:
     assert {OURS, "iptables-nft"} <= set(texts["load.svg"]) & set(texts["change.svg"])
 
 
-def test_what_a_clusterip_adds_is_drawn_where_it_is_more_than_nothing() -> None:
+def test_connections_through_a_service_and_past_it_are_drawn_against_one_node_for_all() -> None:
     made = document()
 
-    def pod(low: float) -> dict[str, Any]:
-        return {"pod": {"tcp": {"ours": {"clusterIP": {"difference": {"median": 1.5, "low": low, "high": 1.7}}}}}}
+    def more(median: float, low: float) -> dict[str, Any]:
+        return {"above no nat": {"median": median, "low": low, "high": 3.0}}
 
-    made["dataplane"] = {"connect": {"1000x10": pod(1.4), "5000x10": pod(-0.1)}}
+    def pod(low: float) -> dict[str, Any]:
+        ways = {"clusterIP": more(2.5, low), "direct": more(1.5, 1.4)}
+        return {"pod": {"tcp": {"ours": ways, "iptables-nft": {"direct": more(160, 159), "clusterIP": more(12, 11)}}}}
+
+    made["dataplane"] = {"connect": {"1000x10": pod(2.4), "5000x10": pod(-0.1)}}
     [*_, plot] = plots.plots(made)
     assert (plot.name, plot.unit) == ("connect", "microseconds")
-    assert [(str(size), value.middle, value.low) for size, value in plot.lines[0].values] == [("1000x10", 1.5, 1.4)]
-    assert plot.lines[0].label == OURS
+    lines = {line.label: line for line in plot.lines}
+    through, past = lines[f"{OURS}: clusterIP"], lines[f"{OURS}: direct"]
+    assert [(str(size), value.middle, value.low) for size, value in through.values] == [("1000x10", 2.5, 2.4)]
+    assert [value.middle for _, value in past.values] == [1.5, 1.5] and past.dashed and past.colour == through.colour
+    assert [value.middle for _, value in lines["iptables-nft: direct"].values] == [160, 160]
 
 
 def test_the_same_figures_give_the_same_file(tmp_path: Path) -> None:
