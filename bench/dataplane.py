@@ -74,16 +74,17 @@ def measure(
     """For JSON. `found` is filled while it goes on, for those who want what there is when they are interrupted.
     Times are microseconds, as `dataplane_connect.time_of` and `difference` give them.
 
-    "variants": what each is. "connect": by size, origin ("pod", "node", "outside"), protocol, variant and way ("direct",
-    "clusterIP", "nodePort", "externalIP"): "time"; "difference" to the variant's own direct way; "above no nat": the
+    "plan": rounds of each part, and connections of a round. "variants": what each is. "connect": by size, origin ("pod",
+    "node", "outside"), protocol, variant and way ("direct", "clusterIP", "nodePort", "externalIP"): "time"; "difference" to the variant's own direct way; "above no nat": the
     difference to the direct way on the node without nat. All that again under "direct in turn", "clusterIP in turn" …:
     many Services, or endpoints, each connected to in its turn. Variants without Services have the direct ways alone.
-    "rate", "flow": see `dataplane_rate`, `dataplane_flow`, at "main size"; what begins outside has ", outside" in its name. "affinity": see there. "left out": by size
-    and variant, why. "load": the machine's load average before and after; "seconds": all of it.
+    "rate", "flow": see `dataplane_rate`, `dataplane_flow`, at "main size"; what begins outside has ", outside" in its name.
+    "affinity": see there. "left out": by size and variant, why. "load": the machine's load average before and after; "seconds": all of it.
     """
     plan = plan or (QUICK if quick else FULL)
     started = time.monotonic()
     found = {} if found is None else found
+    found["plan"] = plan._asdict() | {"connections": A_ROUND, "affinity_connections": affinity.A_ROUND}
     found |= {"variants": DESCRIPTIONS, "load": [os.getloadavg()[0]], "connect": {}, "left out": {}}
     main = MAIN if MAIN in sizes else sizes[-1]
     found["main size"] = main

@@ -12,6 +12,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Of what `dataplane.measure` gives, also before it is complete."""
     yield "connect() (TCP), or connect(), a packet and its answer (UDP), in µs: median (more than direct without nat), more than"
     yield "direct on the same node [95% confidence]; to one Service again and again, and to many in turn"
+    if plan := found.get("plan"):
+        yield f"({plan['connect']} rounds of {plan['connections']} connections on each way)"
     yield from (f"  {name:<20}{what}" for name, what in found["variants"].items())
     for size, by_origin in found["connect"].items():
         for origin, by_protocol in by_origin.items():
@@ -25,13 +27,13 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield f"Connections a second at {found['main size']}, all cores busy; ratio to no nat [95% confidence]"
     for name, figures in found.get("rate", {}).items():
-        yield f"  {name:<24}{figures['connections/s']:>12,}  {_ratio(figures)}"
+        yield f"  {name:<30}{figures['connections/s']:>12,}  {_ratio(figures)}"
     for kind, by_name in found.get("flow", {}).items():
         yield ""
         yield f"Established flow, {kind}, at {found['main size']}; ratio to no nat [95% confidence]"
         for name, figures in by_name.items():
             unit = next(key for key in figures if key != "ratio")
-            yield f"  {name:<24}{figures[unit]:>12,} {unit}  {_ratio(figures)}"
+            yield f"  {name:<30}{figures[unit]:>12,} {unit}  {_ratio(figures)}"
     if "affinity" in found:
         yield ""
         yield "Session affinity, connect() in µs: median (more than without)"

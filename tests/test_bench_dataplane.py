@@ -195,7 +195,7 @@ def test_a_tiny_run_measures_everything(monkeypatch: pytest.MonkeyPatch) -> None
     assert set(found["affinity"][OURS]) == {"2", "5"}
     _shown_at_any_time(found)
     text = "\n".join(dataplane_report.lines(found))
-    assert "ours, direct" in text
+    assert "ours, direct" in text and "(3 rounds of 4 connections on each way)" in text
     assert f"{NFTABLES} left out" in text
 
 
