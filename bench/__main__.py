@@ -116,7 +116,9 @@ def measure(options: Options) -> dict[str, Any]:
 def require() -> None:
     """Raises UserError for what is missing."""
     if os.geteuid() != 0:
-        raise NoPermission("bench", "it makes network namespaces and programs nftables in them", "run it as root")
+        raise NoPermission(
+            "no permission", "it makes network namespaces and programs nftables in them", "run it as root"
+        )
     namespaces.require("ip", "nft", "unshare", "setpriv", "nsenter")
 
 
@@ -147,7 +149,8 @@ def show(document: dict[str, Any], output: Path, trouble: str = "") -> bool:
         print(f"bench: no plots: {error}", file=sys.stderr)
         return False
     else:
-        say("\n".join(["plots:", *(f"  {path}" for path in drawn)]))
+        if drawn:
+            say("\n".join(f"plot: {path}" for path in drawn))
     return True
 
 
