@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bench import others
 from bench.dataplane_rules import IPTABLES_LEGACY, IPTABLES_NFT, NFTABLES, OURS
 from bench.dataplane_services import Size
 from bench.figures import Results, Value, per_second
@@ -50,13 +51,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Plot:
-    """name: of the file, without .svg. unit: of the vertical axis. bars: what they say."""
+    """name: of the file, without .svg. unit: of the vertical axis. legend: what points and bars are."""
 
     name: str
     heading: str
     unit: str
     lines: Sequence[Line]
-    bars: str = "lowest to highest (quartiles of more than 20 samples)"
+    legend: str = "Median; bars: lowest to highest (quartiles of more than 20 samples)"
 
 
 def plots(document: Mapping[str, Any]) -> list[Plot]:
@@ -90,6 +91,7 @@ def plots(document: Mapping[str, Any]) -> list[Plot]:
                 for subject in control
                 for share in (0.5, 0.99)
             ],
+            "Percentiles of all changes; bars: of single rounds",
         ),
         Plot(
             "load",
@@ -125,7 +127,7 @@ def _connect(found: Mapping[str, Any]) -> Plot:
             label = f"{'kube-proxy-nft' if name == OURS else name}: {way}"
             lines.append(Line(label, values, colour, dashed=way == "direct"))
     heading = "connect() from a pod: more than on a node without nat"
-    return Plot("connect", heading, "microseconds", lines, "95 % confidence")
+    return Plot("connect", heading, "microseconds", lines, "Median; bars: 95 % confidence")
 
 
 def draw(document: Mapping[str, Any], directory: Path) -> list[Path]:
@@ -251,9 +253,14 @@ def apart(places: Sequence[float], least: float) -> list[float]:
 def _foot(plot: Plot, document: Mapping[str, Any]) -> str:
     machine = document["machine"]
     return (
-        f"Median; bars: {plot.bars}; ▲: given up. {machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, "
+        f"{plot.legend}; ▲: given up{_disturbed(document)}. {machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, "
         f"commit {machine['commit'][:12] or 'unknown'}"
     )
+
+
+def _disturbed(document: Mapping[str, Any]) -> str:
+    found = document.get("others")
+    return f"; others used {found['cpu_percent']:.0f} % of the CPUs" if found and others.warning(found) else ""
 
 
 def _share(y: float, bottom: float, top: float) -> float:

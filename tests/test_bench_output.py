@@ -140,6 +140,11 @@ def test_plots_are_well_formed_and_labelled(tmp_path: Path) -> None:
     assert {"seconds", f"{OURS}: start", f"{OURS}: restart", f"{PEER}: start", "× 50"} <= set(texts["start.svg"])
     assert {"milliseconds", f"{OURS}: p50", f"{OURS}: p99", f"{PEER}: p50"} <= set(texts["latency.svg"])
     assert {OURS, "iptables-nft"} <= set(texts["load.svg"]) & set(texts["change.svg"])
+    assert any(text.startswith("Percentiles of all changes; bars: of single rounds") for text in texts["latency.svg"])
+    assert any(text.startswith("Median; bars: lowest to highest") for text in texts["start.svg"])
+    busy = document() | {"others": {"cpu_percent": 53.0, "stolen_percent": 0.0}}
+    assert "others used" not in files["start.svg"].read_text()
+    assert "; others used 53 % of the CPUs. A Model" in plots.draw(busy, tmp_path)[0].read_text()
 
 
 def test_connections_through_a_service_and_past_it_are_drawn_against_one_node_for_all() -> None:
