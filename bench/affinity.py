@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bench import arguments
 from bench.cluster import FIRST_CLUSTER_IP, address
 from bench.dataplane_connect import Road, difference, each, tcp, time_of, undisturbed
 from bench.dataplane_rules import LOADERS, NFTABLES, OURS, available
@@ -124,6 +125,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
+    arguments.parser(__doc__).parse_args()
     print("connect() in µs, medians; in brackets: more than to a Service without affinity")
     print("\n".join(lines(measure(150, lambda text: print(text, file=sys.stderr)))))
 

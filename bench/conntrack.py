@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+from bench import arguments
 from proxy.conntrack import Stale
 from proxy.conntrack_socket import (
     CT_NEW,
@@ -124,11 +125,11 @@ def measure(flows: int) -> None:
 
 
 def main() -> None:
-    arguments = sys.argv[1:] or ["100000"]
-    if arguments[0] == "--here":
-        measure(int(arguments[1]))
-    else:
-        subprocess.run(["unshare", "-n", sys.executable, "-m", "bench.conntrack", "--here", *arguments], check=True)
+    if sys.argv[1:2] == ["--here"]:
+        measure(int(sys.argv[2]))
+        return
+    for flows in arguments.given(__doc__, "flows", arguments.positive, [100_000]):
+        subprocess.run(["unshare", "-n", sys.executable, "-m", "bench.conntrack", "--here", str(flows)], check=True)
 
 
 if __name__ == "__main__":

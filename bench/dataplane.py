@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from bench import affinity, dataplane_flow, dataplane_rate, dataplane_report
+from bench import affinity, arguments, dataplane_flow, dataplane_rate, dataplane_report
 from bench.dataplane_connect import Road, difference, each, tcp, time_of, udp, undisturbed
 from bench.dataplane_rules import (
     CONNTRACK,
@@ -226,12 +226,12 @@ def _ways(size: Size, worlds: Mapping[str, World], direct: Places) -> dict[str, 
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
-    quick = "--quick" in arguments
-    sizes = [argument for argument in arguments if argument != "--quick"]
-    found = measure(
-        sizes or (QUICK_SIZES if quick else SIZES), quick, lambda text: print(text, file=sys.stderr, flush=True)
-    )
+    parser = arguments.parser(__doc__)
+    parser.add_argument("size", nargs="*", type=arguments.size, help=f"instead of {' '.join(SIZES)}")
+    parser.add_argument("--quick", action="store_true", help=f"few samples, at {' '.join(QUICK_SIZES)}")
+    given = parser.parse_args()
+    sizes = [str(size) for size in given.size] or (QUICK_SIZES if given.quick else SIZES)
+    found = measure(sizes, given.quick, lambda text: print(text, file=sys.stderr, flush=True))
     print("\n".join(dataplane_report.lines(found)))
 
 

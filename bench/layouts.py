@@ -13,10 +13,10 @@ from __future__ import annotations
 import socket
 import statistics
 import struct
-import sys
 import time
 from collections.abc import Callable, Sequence
 
+from bench import arguments
 from integration.namespaces import enter
 from rules import netlink
 from rules.diff import Programmed
@@ -209,7 +209,7 @@ def connects(namespaces: dict[str, Namespace]) -> None:
 
 
 def main() -> None:
-    sizes = [int(argument) for argument in sys.argv[1:]] or [1000, 10_000, 44_000]
+    sizes = arguments.given(__doc__, "services", arguments.positive, [1000, 10_000, 44_000])
     print(f"one Service goes from 2 endpoints to 3; the kernel's time, median of {CHANGES} in ms:")
     print(f"{'Services':>20} {'verdict map':>12} {'numbers':>12}")
     for services in sizes:

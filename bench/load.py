@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import structlog
 
-from bench import cluster
+from bench import arguments, cluster
 from proxy.agent import Agent
 from proxy.events import Delete, Event, Inbox, Put, Replace
 from proxy.model import ENDPOINT_SLICE, NODE, SERVICE, SERVICE_CIDR
@@ -81,12 +81,11 @@ def measure(size: str) -> None:
 
 
 def main() -> None:
-    sizes = sys.argv[1:] or list(SIZES)
-    if sizes[0] == "--one":
-        measure(sizes[1])
+    if sys.argv[1:2] == ["--one"]:
+        measure(sys.argv[2])
         return
-    for size in sizes:
-        subprocess.run(["unshare", "-n", sys.executable, "-m", "bench.load", "--one", size], check=True)
+    for size in arguments.given(__doc__, "size", arguments.size, [*map(arguments.size, SIZES)]):
+        subprocess.run(["unshare", "-n", sys.executable, "-m", "bench.load", "--one", str(size)], check=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from bench import cluster
+from bench import arguments, cluster
 from proxy import metrics
 from proxy.agent import Agent
 from proxy.config_values import HostPort
@@ -109,13 +109,18 @@ def _milliseconds(seconds: Sequence[float]) -> str:
     return f"median {statistics.median(times):7.3f} ms   p99 {at[0]:7.3f} ms   max {at[1]:7.3f} ms"
 
 
-def main(arguments: Sequence[str]) -> None:
-    if arguments[:1] == ["--scrape"]:
+def _size(text: str) -> str:
+    full, plus, without = text.partition("+")
+    return f"{arguments.size(full)}{plus}{arguments.positive(without) if plus else ''}"
+
+
+def main(argv: Sequence[str]) -> None:
+    if argv[:1] == ["--scrape"]:
         scrape()
-    elif arguments[:1] == ["--here"]:
-        measure(arguments[1])
+    elif argv[:1] == ["--here"]:
+        measure(argv[1])
     else:
-        for size in arguments or SIZES:
+        for size in arguments.given(__doc__, "size", _size, SIZES):
             subprocess.run(["unshare", "--net", sys.executable, "-m", "bench.scrape", "--here", size], check=True)
 
 
