@@ -12,10 +12,11 @@ import sys
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.addresses import parse_address
 from proxy.errors import UsageError
-from proxy.trace.command import read_target
+from proxy.trace.command import journeys, read_target
 from proxy.trace.words import describe
 from rules.diff import scratch
 from rules.elements import ServicePort, endpoint, service_key
@@ -33,7 +34,7 @@ from rules.expressions import (
 from rules.layout import LAYOUTS, Options
 from rules.objects import Family
 from rules.tables import create
-from rules.trace import Wanted
+from rules.trace import Event, Header, Wanted
 from rules.trace_socket import TraceSocket
 from tests.dataplanes import inside
 from tests.netns import Namespace
@@ -109,14 +110,18 @@ def test_a_connection_that_is_led_to_an_endpoint(served: Namespace) -> None:
 
 
 @pytest.mark.root
-def test_an_endpoint_on_this_machine_itself_is_named(served: Namespace) -> None:
-    """Its packets pass no hook at which anybody else would see their new address."""
+@pytest.mark.parametrize("way", ["v0", "br0"])
+def test_an_endpoint_on_this_machine_itself_is_named(served: Namespace, way: str) -> None:
+    """Its packets pass no hook at which anybody else would see their new address. Behind a bridge that asks IP's hooks
+    they go on under another number: by default, where the kernel has br_netfilter."""
     outside = Namespace()
     try:
         there = f"/proc/{os.getpid()}/fd/{outside.descriptor}"
+        bridge = ("link add br0 type bridge forward_delay 0", "link set v0 master br0", "link set br0 up")
         for place, words in (
             (served, f"link add v0 type veth peer name v1 netns {there}"),
-            (served, "addr add 192.0.2.2/24 dev v0"),
+            *((served, words) for words in bridge if way == "br0"),
+            (served, f"addr add 192.0.2.2/24 dev {way}"),
             (served, "link set v0 up"),
             (outside, "addr add 192.0.2.1/24 dev v1"),
             (outside, "link set v1 up"),
@@ -128,8 +133,27 @@ def test_an_endpoint_on_this_machine_itself_is_named(served: Namespace) -> None:
         said = tracing.end()
     finally:
         outside.close()
-    assert "-> 10.96.1.1:80/TCP, in through v0\n" in said and "  led to 11.0.0.1:8080\n" in said
+    assert f"-> 10.96.1.1:80/TCP, in through {way}\n" in said and "  led to 11.0.0.1:8080\n" in said
     assert "kube-proxy-nft-trace-" not in said
+
+
+def test_a_packet_that_is_led_elsewhere_may_get_another_number() -> None:
+    def begins(number: int, destination: str, port: int, source_port: int = 40000) -> Event:
+        header = Header(parse_address("10.244.0.2"), source_port, parse_address(destination), port, 6)
+        return Event(number, 2, "filter", "some", "policy", "accept", header=header)
+
+    led = [
+        begins(1, "10.96.1.1", 80),
+        begins(2, "11.0.0.1", 8080),
+        replace(begins(2, "11.0.0.1", 8080), verdict="drop"),
+    ]
+    others = [begins(3, "10.96.1.1", 80), begins(4, "10.96.1.1", 80, 40001)]
+    found = list(journeys(iter([*led, *others]), lambda event: ""))
+    assert [(one.source, len(one.steps), one.led_to, one.dropped_by) for one in found] == [
+        ("10.244.0.2:40000", 3, "", "ip filter some"),
+        ("10.244.0.2:40000", 1, "10.96.1.1:80", ""),
+        ("10.244.0.2:40001", 1, "10.96.1.1:80", ""),
+    ]
 
 
 @pytest.mark.root

@@ -8,7 +8,7 @@ import errno
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 import structlog
@@ -24,7 +24,7 @@ from rules.errors import KernelUnreachable
 from rules.expressions import Expression
 from rules.layout import LAYOUTS
 from rules.objects import PROTOCOLS, Family
-from rules.trace import PREFIX, Event, Wanted
+from rules.trace import PREFIX, Event, Header, Wanted
 from rules.trace_socket import TraceSocket
 
 LOG = structlog.get_logger()
@@ -89,6 +89,8 @@ def journeys(
     """One for each packet, when nothing more comes of it."""
     open_: dict[int, list[Event]] = {}
     for event in events:
+        if event and event.header and event.number not in open_ and (begun := _begun(open_.values(), event.header)):
+            open_[event.number] = begun
         if event is None:  # the kernel has no more: these packets have come to their end
             yield from _done(open_, describe)
             if is_over():
@@ -100,9 +102,30 @@ def journeys(
     yield from _done(open_, describe)
 
 
+def _begun(packets: Iterable[list[Event]], header: Header) -> list[Event] | None:
+    """What has happened to this packet under another number. A bridge that asks IP's hooks (br_netfilter) hands it on as
+    its own interface's, and the number is made of the interface's, too. It has another destination by then; a packet
+    that is sent again has the first one."""
+    for events in packets:
+        first = next((event.header for event in events if event.header), None)
+        if first and _sender(first) == _sender(header) and _receiver(first) != _receiver(header):
+            return events
+    return None
+
+
+def _sender(header: Header) -> tuple[int, bytes, int]:
+    return header.protocol, header.source, header.source_port
+
+
+def _receiver(header: Header) -> tuple[bytes, int]:
+    return header.destination, header.port
+
+
 def _done(packets: dict[int, list[Event]], describe: Describe) -> Iterator[Journey]:
-    while packets:
-        yield journey(packets.pop(next(iter(packets))), describe, _interface)
+    complete = {id(events): events for events in packets.values()}
+    packets.clear()
+    for events in complete.values():
+        yield journey(events, describe, _interface)
 
 
 def _describer(rules: Mapping[str, Mapping[tuple[str, int], tuple[Expression, ...]]]) -> Describe:
