@@ -53,7 +53,9 @@ def measure(ways: Ways, rounds: int, seconds: float) -> dict[str, Any]:
 
 
 def _work(core: int, ways: Ways, rounds: int, seconds: float, barrier: Barrier, results: Connection) -> None:
-    listeners = {name: way.world.listener(shared=True) for name, way in ways.items()}
+    # One for each world: connections are spread over all that listen there, and who does not accept them soon has no place.
+    worlds = {id(way.world): way.world for way in ways.values()}
+    listeners = {which: world.listener(shared=True) for which, world in worlds.items()}
     for listener in listeners.values():
         listener.setblocking(False)
     found: dict[str, list[float]] = {way: [] for way in ways}
@@ -63,7 +65,7 @@ def _work(core: int, ways: Ways, rounds: int, seconds: float, barrier: Barrier, 
             turn = number % len(ways)
             for name in (*names[turn:], *names[:turn]):
                 barrier.wait(PATIENCE)
-                rate = _connect(ways[name], listeners[name], seconds)
+                rate = _connect(ways[name], listeners[id(ways[name].world)], seconds)
                 if number:
                     found[name].append(rate)
     results.send(found)
