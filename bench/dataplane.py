@@ -167,17 +167,15 @@ class _Trial:
         self._receive = World.listener if protocol == "tcp" else World.receiver
         places = {way: each(those) for way, those in roads(size).items()} | {"direct": endpoints(size)}
         targets = len(places["direct"])
-        one, all_ = (
-            slice(targets // 2, targets // 2 + 1),
-            slice(None),
-        )  # one in the middle: iptables asks for them in order
+        middle = targets // 2  # iptables asks for Services in order
+        parts = (slice(middle, middle + 1), slice(None))
         self._roads: dict[str, list[dict[str, Road]]] = {}
         for name in worlds:
             led = ways if name not in (CONNTRACK, HOOKS) else ()
             mine = dict(places)
             if name == ONE_RULE:  # it has no other endpoints
                 mine["direct"] = [ends[:1] for ends in mine["direct"]]
-            self._roads[name] = [{way: Road(mine[way][part]) for way in ("direct", *led)} for part in (one, all_)]
+            self._roads[name] = [{way: Road(mine[way][part]) for way in ("direct", *led)} for part in parts]
 
     def run(self, rounds: int) -> None:
         receivers = {name: self._receive(world) for name, world in self._worlds.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from proxy.migrate.case import IPTABLES_BASED, Case, finding
-from proxy.migrate.facts import BaseChain, ForwardFilter, MarkUse
+from proxy.migrate.facts import WHOLE_MARK, BaseChain, ForwardFilter, MarkUse
 from proxy.migrate.report import Finding, Severity
 from proxy.migrate.wording import many, services
 from rules.elements import family_of
@@ -15,7 +15,6 @@ from rules.objects import Family
 KUBERNETES: Final = frozenset({"kube-proxy", "kube-proxy-nft", "kubelet", "kube-proxy and kubelet"})
 NAT_PRIORITY: Final = {"prerouting": -100, "output": -100, "postrouting": 100}
 DEFAULT_BIT: Final = 14
-WHOLE: Final = (1 << 32) - 1
 _WHOLE_OF_CONNECTIONS: Final = (
     " Between kube-proxy-nft's prerouting and its postrouting, who writes all of a connection's mark lets a pod's connections"
     " to itself go unmasqueraded, so they fail; who copies it to the packet's has all connections of such pods masqueraded."
@@ -92,7 +91,7 @@ def mark_collisions(case: Case) -> Iterator[Finding]:
         "Between its own chains, kube-proxy-nft marks packets that are to be masqueraded with this bit, and clears it. Who"
         " sets it for another purpose gets such packets masqueraded; who matches it sees ours. A connection that may lead to its"
         " own sender has this bit in its mark, too, until it leaves the node."
-        + (_WHOLE_OF_CONNECTIONS if any(use.of_connections and use.mask == WHOLE for use in met) else "")
+        + (_WHOLE_OF_CONNECTIONS if any(use.of_connections and use.mask == WHOLE_MARK for use in met) else "")
         + (" The rules that are there now use the same bit, so this is not new." if same_today else ""),
         _free_the_bit(met, case.facts.here.marks),
         [
@@ -107,15 +106,15 @@ def mark_collisions(case: Case) -> Iterator[Finding]:
 def _free_the_bit(met: Sequence[MarkUse], marks: Sequence[MarkUse]) -> str:
     """What to do about those that are `met`. marks: all that there are."""
     steps = []
-    if any(use.mask == WHOLE for use in met):  # another bit is no help
+    if any(use.mask == WHOLE_MARK for use in met):  # another bit is no help
         steps.append(
             "give the rules that set, copy or match a whole mark a mask that leaves this bit out (of iptables --nfmask, --ctmask"
             " and VALUE/MASK; of nft `ct mark set ct mark & 0xffffff00 | 0x1`, `ct mark & 0xff == 0x1`)"
         )
-    if any(use.mask != WHOLE for use in met):
+    if any(use.mask != WHOLE_MARK for use in met):
         taken = 0
         for use in marks:
-            taken |= use.mask if use.mask != WHOLE else 0
+            taken |= use.mask if use.mask != WHOLE_MARK else 0
         free = [str(bit) for bit in range(32) if not taken >> bit & 1]
         steps.append(f"set nftables.masqueradeBit to a free bit: {', '.join(free[:8]) or 'there is none'}")
     return "; ".join(steps)

@@ -62,6 +62,10 @@ class Listener(Struct, frozen=True):
     program: str = ""
 
 
+WHOLE_MARK: Final = (1 << 32) - 1
+"""Of MarkUse: all bits."""
+
+
 class MarkUse(Struct, frozen=True):
     """Bits of the packet mark (or, `of_connections`, of theirs) that a rule of another program sets or matches."""
 

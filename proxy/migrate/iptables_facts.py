@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from typing import Final, Literal
 
 from proxy.addresses import Network
-from proxy.migrate.facts import ForwardFilter, MarkUse
+from proxy.migrate.facts import WHOLE_MARK, ForwardFilter, MarkUse
 from proxy.migrate.iptables_save import Option, Rule, Saved, Table, rule_of
 
 OURS: Final = "KUBE-"
@@ -41,7 +41,6 @@ _POD_INTERFACES: Final = re.compile(
     r"(cali|veth|cilium_|lxc|cni|cbr0|kube-bridge|flannel|vxlan\.calico|tunl0|weave|antrea|eni)"
 )
 _CONTAINER_INTERFACES: Final = re.compile(r"(docker|br-|virbr|lxdbr|podman|lo\b|tailscale)")
-_MASK: Final = (1 << 32) - 1
 
 Match = Literal["yes", "no", "maybe"]
 Outcome = Literal["accept", "drop", "through"]
@@ -80,8 +79,8 @@ def _masks(line: str) -> Iterator[tuple[int, bool]]:
         if option.name in ("--mark", "--set-mark", "--set-xmark", "--or-mark", "--xor-mark", "--and-mark"):
             value, slash, mask = option.value.partition("/")
             try:
-                bits = int(mask or value, 0) if slash or option.name in ("--or-mark", "--xor-mark") else _MASK
-                mask_of = ~int(value, 0) & _MASK if option.name == "--and-mark" else bits
+                bits = int(mask or value, 0) if slash or option.name in ("--or-mark", "--xor-mark") else WHOLE_MARK
+                mask_of = ~int(value, 0) & WHOLE_MARK if option.name == "--and-mark" else bits
                 yield mask_of, option.module.lower() == "connmark"
             except ValueError:
                 continue

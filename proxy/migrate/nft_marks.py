@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from proxy.migrate.facts import WHOLE_MARK
 from proxy.migrate.nft_rules import word_of
 from rules import expressions as e
 from rules.foreign import ForeignExpression, InRange, NotIn, Remember
@@ -16,7 +17,6 @@ from rules.netlink import attributes
 
 KEY_OF_MARK: Final = b"\x08\0\x02\0\0\0\0\x03"
 """Without these bytes a rule has nothing to do with marks: of ct's keys the mark's is the third, as of meta's."""
-ALL: Final = (1 << 32) - 1
 BITWISE_SOURCE, BITWISE_TARGET, BITWISE_OP, BITWISE_SOURCE2 = 1, 2, 6, 8
 OR, XOR = 4, 5  # of two registers, since Linux 6.13
 CT_TARGET, CT_KEY, CT_SOURCE = 1, 2, 4
@@ -42,7 +42,7 @@ class _Value(NamedTuple):
 
     packet: int = 0
     connection: int = 0
-    others: int = ALL
+    others: int = WHOLE_MARK
 
 
 class _Rule:
@@ -53,9 +53,9 @@ class _Rule:
     def add(self, it: ForeignExpression) -> None:
         match it:
             case e.Meta(register=int(register), key=e.Meta.MARK):
-                self._held[word_of(register)] = _Value(packet=ALL, others=0)
+                self._held[word_of(register)] = _Value(packet=WHOLE_MARK, others=0)
             case e.Conntrack(register=int(register), key=e.Conntrack.MARK):
-                self._held[word_of(register)] = _Value(connection=ALL, others=0)
+                self._held[word_of(register)] = _Value(connection=WHOLE_MARK, others=0)
             case e.Meta(register=int(register)) | e.Conntrack(register=int(register)) | e.Payload(register=register):
                 self._held[word_of(register)] = _Value()
             case e.Immediate(register=register, data=bytes(data)):
@@ -68,7 +68,7 @@ class _Rule:
                 self._bitwise({number: bytes(value) for number, value in attributes(memoryview(data))})
             case e.Meta(source=int(source), key=e.Meta.MARK):
                 value = self._at(source)
-                self.packet |= ~value.packet & ALL | value.connection | value.others
+                self.packet |= ~value.packet & WHOLE_MARK | value.connection | value.others
                 self.connection |= value.connection
             case e.Unknown(name="ct", data=data):
                 self._conntrack({number: bytes(value) for number, value in attributes(memoryview(data))})
@@ -110,7 +110,7 @@ class _Rule:
             self._held[word_of(int.from_bytes(values[CT_TARGET]))] = _Value()
         elif int.from_bytes(values.get(CT_KEY, b"")) == e.Conntrack.MARK:
             value = self._at(int.from_bytes(values.get(CT_SOURCE, b"")))
-            self.connection |= ~value.connection & ALL | value.packet | value.others
+            self.connection |= ~value.connection & WHOLE_MARK | value.packet | value.others
             self.packet |= value.packet
 
 

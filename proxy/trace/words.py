@@ -29,7 +29,6 @@ _CONNTRACK: Final = {e.Conntrack.STATUS: "ct status", e.Conntrack.MARK: "ct mark
 _ADDRESSES: Final = ("ip saddr", "ip daddr", "ip6 saddr", "ip6 daddr")
 _NUMBERS: Final = ("meta priority", "meta mark", "ct mark", "ct status")
 """Four bytes, as the kernel orders them."""
-_DESTINATION_NAT: Final = 0x20  # IPS_DST_NAT
 
 
 def describe(rule: Sequence[e.Expression]) -> str:
@@ -115,7 +114,7 @@ def _operation(loads: Sequence[str], bitwise: e.Bitwise) -> str:
 
 def _comparison(loads: Sequence[str], bitwise: e.Bitwise | None, compare: e.Compare) -> str:
     op = "!=" if compare.op else "=="
-    if bitwise and loads[-1:] == ["ct status"] and _number(bitwise.mask) == _DESTINATION_NAT and not any(compare.value):
+    if bitwise and loads[-1:] == ["ct status"] and _number(bitwise.mask) == e.Conntrack.DNAT and not any(compare.value):
         return "ct status dnat" if compare.op else "ct status & dnat == 0"
     if bitwise and loads and loads[-1] in _ADDRESSES and len(compare.value) in (4, 16) and not any(bitwise.xor):
         bits = prefix_length(bitwise.mask)
